@@ -7,6 +7,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "comm/gather_bytes.h"
 #include "kernels/hash.h"
 #include "memory/arena.h"
 #include "sync/plan/row_list.h"
@@ -150,31 +151,16 @@ std::vector<std::string> plan_differences(const std::vector<std::string>& refere
 }
 
 void require_equal_plans(const Group& group, const Plan& plan) {
-  const auto size = static_cast<std::size_t>(group.size());
+  const auto size = static_cast<std::int64_t>(group.size());
+  const auto mine = plan.hash();
+  std::vector<std::uint64_t> hashes(static_cast<std::size_t>(size));
+  group.all_gather({&mine, sizeof mine, DType::uint8},
+                   {hashes.data(), size * std::int64_t{sizeof mine}, DType::uint8},
+                   {.label = "plan"});
+  if (std::ranges::count(hashes, mine) == size) return;
   std::string text;
   for (const auto& line : plan.lines()) text += line + '\n';
-
-  struct Summary {
-    std::uint64_t hash;
-    std::int64_t bytes;
-  };
-  const Summary mine{plan.hash(), static_cast<std::int64_t>(text.size())};
-  std::vector<Summary> all(size);
-  group.all_gather({&mine, sizeof mine, DType::uint8},
-                   {all.data(), static_cast<std::int64_t>(size * sizeof mine), DType::uint8},
-                   {.label = "plan"});
-  if (std::all_of(all.begin(), all.end(), [&](const auto& s) { return s.hash == mine.hash; })) {
-    return;
-  }
-  std::vector<std::int64_t> counts;
-  std::int64_t total = 0;
-  for (const auto& summary : all) {
-    counts.push_back(summary.bytes);
-    total += summary.bytes;
-  }
-  std::string texts(static_cast<std::size_t>(total), '\0');
-  group.all_gather_variable({text.data(), mine.bytes, DType::uint8},
-                            {texts.data(), total, DType::uint8}, counts, {.label = "plan texts"});
+  const auto texts = gather_texts(group, text, {.label = "plan texts"});
   const auto lines_of = [](std::string_view part) {
     std::vector<std::string> lines;
     while (!part.empty()) {
@@ -187,16 +173,9 @@ void require_equal_plans(const Group& group, const Plan& plan) {
   constexpr std::size_t kMaxLines = 5;
   std::string report = "the workers' models or settings differ:";
   std::set<std::string> remedies;
-  std::vector<std::string> reference;
-  std::int64_t offset = 0;
-  for (std::size_t r = 0; r < size; ++r) {
-    auto lines = lines_of(std::string_view(texts).substr(static_cast<std::size_t>(offset),
-                                                         static_cast<std::size_t>(counts[r])));
-    offset += counts[r];
-    if (r == 0) {
-      reference = std::move(lines);
-      continue;
-    }
+  const auto reference = lines_of(texts[0]);
+  for (std::size_t r = 1; r < texts.size(); ++r) {
+    const auto lines = lines_of(texts[r]);
     for (const auto& difference : plan_differences(reference, lines, kMaxLines)) {
       report += fmt::format("\n  rank {}, unlike rank {}: {}", group.job_rank(static_cast<int>(r)),
                             group.job_rank(0), difference);

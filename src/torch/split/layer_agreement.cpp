@@ -5,7 +5,8 @@
 
 #include <cstddef>
 #include <limits>
-#include <string_view>
+
+#include <nlohmann/json.hpp>
 
 #include "comm/gather_bytes.h"
 #include "comm/group_state.h"
@@ -13,39 +14,19 @@
 #include "tutti/error.h"
 
 namespace tutti {
-namespace {
-
-/// A line for each fact; neither names nor values have several.
-std::string lines_of(const RunFingerprint& facts) {
-  std::string lines;
-  for (const auto& [name, value] : facts) lines += fmt::format("{}\t{}\n", name, value);
-  return lines;
-}
-
-RunFingerprint facts_of(std::string_view lines) {
-  RunFingerprint facts;
-  while (!lines.empty()) {
-    const auto tab = lines.find('\t');
-    const auto end = lines.find('\n');
-    facts.emplace(lines.substr(0, tab), lines.substr(tab + 1, end - tab - 1));
-    lines.remove_prefix(end + 1);
-  }
-  return facts;
-}
-
-}  // namespace
 
 void require_same_layer(const Group& group, const std::string& what, const RunFingerprint& facts) {
-  const auto lines = lines_of(facts);
-  const auto all = gather_texts(group, lines, {.label = what});
+  const auto all = gather_texts(group, nlohmann::json(facts).dump(), {.label = what});
   for (int member = 1; member < group.size(); ++member) {
-    const auto& theirs = all[static_cast<std::size_t>(member)];
-    if (theirs == all[0]) continue;
+    if (all[static_cast<std::size_t>(member)] == all[0]) continue;
+    const auto facts_of = [&](std::size_t m) {
+      return nlohmann::json::parse(all[m]).get<RunFingerprint>();
+    };
     const auto first = fmt::format("on rank {}", group.job_rank(0));
     const auto second = fmt::format("on rank {}", group.job_rank(member));
-    throw Mismatch(fmt::format(
-        "{}: workers disagree about the layer: {}", what,
-        facts_diff(facts_of(all[0]), facts_of(theirs), {first.c_str(), second.c_str()})));
+    throw Mismatch(fmt::format("{}: workers disagree about the layer: {}", what,
+                               facts_diff(facts_of(0), facts_of(static_cast<std::size_t>(member)),
+                                          {first.c_str(), second.c_str()})));
   }
 }
 
