@@ -5,8 +5,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
+
+#include "base/number.h"
 
 namespace tutti::command {
 namespace {
@@ -23,7 +24,8 @@ void close_on_exec(int fd) {
 void close_inherited_on_exec() {
   if (const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
       folder) {
-    while (const dirent* file = readdir(folder.get())) close_on_exec(std::atoi(file->d_name));
+    while (const dirent* file = readdir(folder.get()))
+      close_on_exec(parse_number<int>(file->d_name).value_or(-1));
     return;
   }
   rlimit limit{};

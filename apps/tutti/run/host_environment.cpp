@@ -4,11 +4,11 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 
 #include "apps/tutti/text/refusal.h"
 #include "base/cpu_level.h"
+#include "base/number.h"
 #include "tutti/environment.h"
 
 namespace tutti::command {
@@ -83,8 +83,7 @@ std::optional<HostInput> read_host_input() {
   const auto token = read_input_line();
   const auto size = read_input_line();
   if (!token || !size) return {};
-  std::size_t left = 0;
-  std::from_chars(size->data(), size->data() + size->size(), left);
+  auto left = parse_number<std::size_t>(*size).value_or(0);
   HostInput input{.token = *token, .variables = {}};
   std::string variable;
   for (char byte = 0; left > 0; --left) {

@@ -1,11 +1,11 @@
 #include "apps/tutti/run/hosts_list.h"
 
 #include <fmt/format.h>
-#include <charconv>
 #include <numeric>
 #include <sstream>
 
 #include "apps/tutti/text/refusal.h"
+#include "base/number.h"
 #include "tutti/job.h"
 
 namespace tutti::command {
@@ -24,14 +24,13 @@ std::vector<HostEntry> parse_hosts(const std::string& text) {
     const auto colon = entry.rfind(':');
     HostEntry host;
     host.name = entry.substr(0, std::min(colon, entry.size()));
-    const char* end = entry.data() + entry.size();
-    const char* number = colon == std::string::npos ? end : entry.data() + colon + 1;
-    const auto [stop, error] = std::from_chars(number, end, host.workers);
+    host.workers =
+        parse_number<int>(entry.substr(std::min(colon, entry.size() - 1) + 1)).value_or(0);
     if (host.name.size() > 2 && host.name.front() == '[' && host.name.back() == ']')
       host.name = host.name.substr(1, host.name.size() - 2);
     // A name that begins like an option would be one of ssh's.
-    if (host.name.empty() || host.name.front() == '-' || stop != end || error != std::errc{} ||
-        host.workers < 1 || host.workers > kMaxWorkersPerHost)
+    if (host.name.empty() || host.name.front() == '-' || host.workers < 1 ||
+        host.workers > kMaxWorkersPerHost)
       throw Refusal(kUsageStatus, fmt::format("--hosts: \"{}\" must be the name of a host, a colon "
                                               "and a number of workers from 1 to {}",
                                               entry, kMaxWorkersPerHost));

@@ -4,7 +4,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <numeric>
 #include <string_view>
@@ -14,6 +13,7 @@
 #include "apps/tutti/run/host_environment.h"
 #include "apps/tutti/run/hosts_list.h"
 #include "apps/tutti/text/refusal.h"
+#include "base/number.h"
 #include "tutti/environment.h"
 #include "tutti/job.h"
 
@@ -43,10 +43,7 @@ CLI::Validator is_given(const char* option) {
 CLI::Validator is_whole_number_of_workers() {
   return CLI::Validator(
       [](std::string& text) {
-        int value = 0;
-        const char* const end = text.data() + text.size();
-        const auto [rest, error] = std::from_chars(text.data(), end, value);
-        if (error != std::errc() || rest != end) refuse_workers(text);
+        if (!parse_number<int>(text)) refuse_workers(text);
         return std::string();
       },
       "");
