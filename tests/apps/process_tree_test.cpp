@@ -11,39 +11,50 @@
 namespace tutti::command {
 namespace {
 
-using ::testing::Contains;
-using ::testing::IsEmpty;
+using ::testing::ElementsAre;
 using ::testing::IsSupersetOf;
-using ::testing::Not;
 
-std::vector<pid_t> numbers_of(const std::vector<ProcessEntry>& processes) {
-  std::vector<pid_t> numbers;
-  for (const ProcessEntry& process : processes) numbers.push_back(process.pid);
-  return numbers;
+/// A child that has a child, as long as this process lives.
+pid_t start_two() {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const pid_t own = getpid();
+  if (fork() == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != own) _exit(1);
+  }
+  for (;;) pause();
 }
 
-TEST(ProcessTree, HasAllDescendantsWhichAreThereUntilTheyHaveBeenWaitedFor) {
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const pid_t own = getpid();
-    if (fork() == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != own) _exit(1);
-    }
-    for (;;) pause();
-  }
-  EXPECT_TRUE(comes_true([&] { return descendants_of(child).size() == 1; }));
-  const auto below = descendants_of(getpid());
-  EXPECT_THAT(numbers_of(below), IsSupersetOf({child, descendants_of(child).at(0).pid}));
-  EXPECT_EQ(still_there(below), numbers_of(below));
-  auto reused = below;
-  for (ProcessEntry& process : reused) ++process.started;
-  EXPECT_THAT(still_there(reused), IsEmpty());
+TEST(ProcessTree, HasChildrenUntilTheyHaveBeenWaitedFor) {
+  const pid_t child = start_two();
+  ASSERT_GT(child, 0);
+  EXPECT_TRUE(comes_true([&] { return children_of(child).size() == 1; }));
+  EXPECT_THAT(children_of(getpid()), ElementsAre(child));
   kill(child, SIGKILL);
+  EXPECT_THAT(children_of(getpid()), ElementsAre(child));
   waitpid(child, nullptr, 0);
-  EXPECT_THAT(still_there(below), Not(Contains(child)));
+  EXPECT_THAT(children_of(getpid()), ElementsAre());
+}
+
+// promise: launcher#stop-and-resume
+TEST(ProcessTree, StopsAllThatRunBelow) {
+  const pid_t child = start_two();
+  const pid_t stopped = start_two();
+  EXPECT_TRUE(comes_true(
+      [&] { return children_of(child).size() == 1 && children_of(stopped).size() == 1; }));
+  kill(stopped, SIGSTOP);
+  siginfo_t info{};
+  waitid(P_PID, static_cast<id_t>(stopped), &info, WSTOPPED);
+  const auto below = stop_descendants();
+  EXPECT_EQ(below.size(), 3U);  // but for the one that was stopped
+  EXPECT_THAT(below, IsSupersetOf({child, children_of(child).at(0), children_of(stopped).at(0)}));
+  EXPECT_THAT(stop_descendants(), ElementsAre());
+  const std::vector<pid_t> spared = {stopped};
+  EXPECT_THAT(end_children(spared, std::chrono::seconds(10)), ElementsAre());
+  EXPECT_THAT(children_of(getpid()), ElementsAre(stopped));
+  EXPECT_THAT(end_children({}, std::chrono::seconds(10)), ElementsAre());
 }
 
 }  // namespace

@@ -179,66 +179,26 @@ TEST(RunLeftovers, ChildrenThatTheShellHadBeforeAreNotTheRuns) {
 }
 
 // promise: launcher#nothing-is-left-behind
-TEST(RunLeftovers, OrphansThatTheShellHadBeforeAreNotTheRuns) {
-  // What the shell has started leaves a child behind while the run goes on. Where that child has
-  // come since the run began, it cannot be told from an orphan of a worker.
-  for (const bool since : {false, true}) {
-    const TemporaryFolder folder;
-    const std::string child = "sleep 1000 > /dev/null 2>&1 & echo orphan=$!; ";
-    const std::string wait_for_run = wait_for_file(folder.file("run"));
-    const std::string other = (since ? wait_for_run + child
-                                     : child + ": > " + folder.file("ready") + "; " + wait_for_run);
-    const std::string wait_for_child = since ? "" : wait_for_file(folder.file("ready"));
-    RunningCommand command(
-        {"run", "-n", "1", "/bin/sh", "-c", "echo launcher=$PPID; exec sleep 1000"},
-        {.before = {"/bin/sh", "-c", "{ " + other + "} & " + wait_for_child + "exec \"$@\"",
-                    "sh"}});
-    ASSERT_TRUE(command.wait_for_numbers("launcher"));
-    create_file(folder.file("run"));
-    ASSERT_TRUE(command.wait_for_numbers("orphan"));
-    const int orphan = numbers_after(command.out, "orphan").at(0);
-    const WatchedProcess watched(orphan);
-    EXPECT_TRUE(comes_true([&] {
-      const auto children = children_of(command.pid());
-      return std::find(children.begin(), children.end(), orphan) != children.end();
-    }));
-    kill(numbers_after(command.out, "launcher").at(0), SIGKILL);
-    EXPECT_EQ(command.finish(), 128 + SIGKILL);
-    EXPECT_EQ(watched.ends(std::chrono::milliseconds(0)), since);
-    if (!since) kill(orphan, SIGKILL);
-  }
-}
-
-// promise: launcher#nothing-is-left-behind
-TEST(RunLeftovers, AnOrphanWithTheNumberOfWhatTheShellHadBeforeIsTheRuns) {
-  // In a namespace numbers can be chosen. The shell's child ends when the worker wants its number.
+TEST(RunLeftovers, OrphansOfWhatTheShellHadBeforeEndWithAKilledLauncher) {
   const TemporaryFolder folder;
-  const std::string number = folder.file("number");
-  const std::string wanted = folder.file("wanted");
-  const CommandSetup namespaced{
-      .before = {"unshare", "--fork", "--pid", "--mount-proc", "/bin/sh", "-c",
-                 "sh -c '{ " + wait_for_file(wanted) + "} & echo $! > " + number +
-                     "; exec \"$@\"' sh \"$@\"; echo status=$?; n=$(cat " + number +
-                     "); [ ! -e /proc/$n ] || echo left",
-                 "sh"}};
-  if (run_command({"--version"}, {.before = {"unshare", "--fork", "--pid", "--mount-proc"}})
-          .status != 0)
-    GTEST_SKIP() << "no process namespaces here: unshare --pid is not permitted";
-  const auto run = run_script({"-n", "1"},
-                              ": > " + wanted + "; n=$(cat " + number +
-                                  "); while [ -e /proc/$n ]; do sleep 0.02; done; "
-                                  "echo $((n - 1)) > /proc/sys/kernel/ns_last_pid || : > " +
-                                  folder.file("denied") +
-                                  "; setsid sleep 1000 > /dev/null 2>&1 & [ $! = $n ] && : > " +
-                                  folder.file("reused") +
-                                  "; kill -9 $PPID; "
-                                  "exec sleep 1000",
-                              namespaced);
-  if (std::filesystem::exists(folder.file("denied")))
-    GTEST_SKIP() << "numbers of processes cannot be chosen here";
-  EXPECT_TRUE(std::filesystem::exists(folder.file("reused")));
-  EXPECT_THAT(run.out, HasSubstr("status=137"));
-  EXPECT_THAT(run.out, Not(HasSubstr("left")));
+  const std::string other = "sleep 1000 > /dev/null 2>&1 & echo orphan=$!; : > " +
+                            folder.file("ready") + "; " + wait_for_file(folder.file("run"));
+  RunningCommand command(
+      {"run", "-n", "1", "/bin/sh", "-c", "echo launcher=$PPID; exec sleep 1000"},
+      {.before = {"/bin/sh", "-c",
+                  "{ " + other + "} & " + wait_for_file(folder.file("ready")) + "exec \"$@\"",
+                  "sh"}});
+  ASSERT_TRUE(command.wait_for_numbers("launcher"));
+  const int orphan = numbers_after(command.out, "orphan").at(0);
+  const WatchedProcess watched(orphan);
+  create_file(folder.file("run"));
+  EXPECT_TRUE(comes_true([&] {
+    const auto children = children_of(command.pid());
+    return std::find(children.begin(), children.end(), orphan) != children.end();
+  }));
+  kill(numbers_after(command.out, "launcher").at(0), SIGKILL);
+  EXPECT_EQ(command.finish(), 128 + SIGKILL);
+  EXPECT_TRUE(watched.ends(kTestDeadline));
 }
 
 // The worker leaves twenty orphans that end at once, then waits.

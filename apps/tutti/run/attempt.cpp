@@ -1,6 +1,7 @@
 #include "apps/tutti/run/attempt.h"
 
 #include <fmt/format.h>
+#include <sys/wait.h>
 #include <algorithm>
 #include <cmath>
 #include <csignal>
@@ -20,15 +21,12 @@
 namespace tutti::command {
 namespace {
 
-constexpr std::chrono::milliseconds kEndOfHidden{500};  // of what has been killed
-
 // Ends what workers have left behind, also where not all could be started.
 class LeftoversEnd {
  public:
   LeftoversEnd() = default;
   ~LeftoversEnd() {
-    end_children({}, kEndOfLeftovers);
-    if (has_hidden_children(kEndOfHidden))
+    if (end_children({}, kEndOfLeftovers).empty() && waitpid(-1, nullptr, WNOHANG) == 0)
       say("tutti run: what workers have started still runs; it is not ended, because /proc, which "
           "would show it, is missing here");
   }

@@ -12,9 +12,7 @@
 // Threads: to be called while this process has one. Failure: Refusal.
 
 #include <sys/types.h>
-#include <optional>
-
-#include "base/file_descriptor.h"
+#include <functional>
 
 namespace tutti::command {
 
@@ -24,28 +22,15 @@ struct RunEnd {
   int interrupted_by = 0;  ///< the signal that asked for the end; 0: none did
 };
 
-class KeptLauncher {
- public:
-  /// Forks. Returns at once in the launcher, which gets SIGCONT when the keeper ends, and in the
-  /// keeper when the launcher has ended.
-  static KeptLauncher start();
-
-  /// The exit status of both in the keeper; empty in the launcher.
-  std::optional<int> ended() const { return ended_; }
-  /// In the keeper, ends this process by the signal that interrupted the run, if one did, as shells
-  /// that run a script expect. Returns where that has no effect, as in the first process of a
-  /// container.
-  void end_by_signal() const;
-  /// The keeper's process id, in the launcher.
-  pid_t keeper() const { return keeper_; }
-  /// Tells the keeper the end of the run, in the launcher, which may still be killed afterwards.
-  void settle(const RunEnd& end) const;
-
- private:
-  std::optional<int> ended_;
-  int interrupted_by_ = 0;
-  pid_t keeper_ = 0;
-  FileDescriptor status_line_;  // to the keeper
+struct Kept {
+  pid_t keeper = 0;
+  /// Tells the keeper the end of the run: the launcher may still be killed afterwards.
+  std::function<void(const RunEnd&)> settle;
 };
+
+/// Forks, and returns in the launcher alone, which gets SIGCONT when the keeper ends. The keeper
+/// ends with the launcher's exit status, or by the signal that interrupted the run, as shells that
+/// run a script expect.
+Kept start_launcher();
 
 }  // namespace tutti::command

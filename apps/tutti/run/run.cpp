@@ -62,16 +62,12 @@ void merge_timeline(const RunPlan& plan, Output& output, SignalInbox& signals, c
 }  // namespace
 
 int run(const RunOptions& options) {
-  const KeptLauncher kept = KeptLauncher::start();
-  if (kept.ended()) {
-    kept.end_by_signal();
-    return *kept.ended();
-  }
+  const Kept kept = start_launcher();
   close_inherited_on_exec();
   const Terminals terminals = Terminals::of_process();
   if (!options.hosts.empty() && !options.host_index) {
     Output output(terminals);
-    SignalInbox signals(kept.keeper());
+    SignalInbox signals(kept.keeper);
     if (const std::string hint = misplaced_hint(options); !hint.empty())
       output.line(Stream::error, "", hint);
     const RunEnd end = run_hosts(options, output, signals);
@@ -87,7 +83,7 @@ int run(const RunOptions& options) {
   }
   RunPlan plan = make_plan(options);
   Output output(terminals);
-  SignalInbox signals(kept.keeper());  // before there are threads
+  SignalInbox signals(kept.keeper);  // before there are threads
   const int workers = plan.options.workers;
   std::vector<WorkerOutput> outputs;
   outputs.reserve(static_cast<std::size_t>(workers));

@@ -67,12 +67,6 @@ void RunSignals::obey_stop() const {
   sigprocmask(SIG_BLOCK, &stop, nullptr);
 }
 
-void RunSignals::drop_stop() const {
-  const sigset_t stop = only(SIGTSTP);
-  const timespec at_once{};
-  sigtimedwait(&stop, nullptr, &at_once);
-}
-
 SignalInbox::SignalInbox(pid_t keeper) : keeper_(keeper) {
   handle(SIGPIPE, SIG_IGN);
   handle(SIGXFSZ, SIG_IGN);
@@ -102,7 +96,7 @@ void SignalInbox::obey_stop() {
   if (!signals_.is_stop_pending()) return;
   const auto stopped = stop_descendants();
   signals_.obey_stop();
-  resume(stopped);
+  for (auto pid = stopped.rbegin(); pid != stopped.rend(); ++pid) kill(*pid, SIGCONT);
 }
 
 }  // namespace tutti::command

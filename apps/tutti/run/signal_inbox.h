@@ -21,8 +21,8 @@ namespace tutti::command {
 sigset_t only(int signal);
 
 /// SIGTERM, SIGCONT, SIGCHLD, and SIGINT (a script's `&`), SIGHUP (nohup) and SIGTSTP unless they
-/// are ignored: blocked from its construction on. A SIGTSTP stays pending until it is obeyed or
-/// dropped: a SIGCONT that comes before this process has stopped cancels it, at whatever moment.
+/// are ignored: blocked from its construction on. A SIGTSTP stays pending until it is obeyed:
+/// a SIGCONT that comes before this process has stopped cancels it, at whatever moment.
 class RunSignals {
  public:
   RunSignals();
@@ -33,7 +33,6 @@ class RunSignals {
   bool is_stop_pending() const;
   /// This process stops until SIGCONT. Nothing where a SIGCONT has cancelled the SIGTSTP.
   void obey_stop() const;
-  void drop_stop() const;
 
  private:
   FileDescriptor file_;
