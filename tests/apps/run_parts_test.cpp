@@ -5,8 +5,7 @@
 #include "apps/tutti/run/processor_set.h"
 #include "apps/tutti/run/run_options.h"
 #include "apps/tutti/run/worker_environment.h"
-#include "apps/tutti/text/output.h"
-#include "apps/tutti/text/rank_prefix.h"
+#include "apps/tutti/run/worker_output.h"
 #include "apps/tutti/text/refusal.h"
 
 namespace tutti::command {
@@ -41,26 +40,6 @@ TEST(RankPrefix, HasOneWidthPerRun) {
   EXPECT_EQ(rank_prefix(10, 11, false), "[10] ");
   EXPECT_EQ(rank_prefix(0, 2, true), "\x1b[36m[0]\x1b[0m ");
   EXPECT_NE(rank_prefix(0, 2, true).substr(0, 5), rank_prefix(1, 2, true).substr(0, 5));
-}
-
-TEST(RankPrefix, OfSeveralRanksHasRanges) {
-  EXPECT_EQ(ranks_prefix({0, 1}), "[0-1] ");
-  EXPECT_EQ(ranks_prefix({0, 1, 2, 5, 7, 8}), "[0-2,5,7-8] ");
-  EXPECT_EQ(ranks_prefix({3}), "[3] ");
-}
-
-TEST(WantsColour, OnlyOnATerminalThatMayHaveIt) {
-  EXPECT_TRUE(wants_colour(true, nullptr, "xterm"));
-  EXPECT_TRUE(wants_colour(true, "", nullptr));
-  EXPECT_FALSE(wants_colour(true, "1", "xterm"));
-  EXPECT_FALSE(wants_colour(true, nullptr, "dumb"));
-  EXPECT_FALSE(wants_colour(false, nullptr, "xterm"));
-}
-
-TEST(CutToWidth, CountsCharactersNotBytes) {
-  EXPECT_EQ(cut_to_width("abc", 5), "abc");
-  EXPECT_EQ(cut_to_width("abc", 2), "ab");
-  EXPECT_EQ(cut_to_width("ä\u2588ö", 2), "ä\u2588");
 }
 
 // promise: launcher#when-a-worker-fails

@@ -64,9 +64,8 @@ void merge_timeline(const RunPlan& plan, Output& output, SignalInbox& signals, c
 int run(const RunOptions& options) {
   const Kept kept = start_launcher();
   close_inherited_on_exec();
-  const Terminals terminals = Terminals::of_process();
   if (!options.hosts.empty() && !options.host_index) {
-    Output output(terminals);
+    Output output;
     SignalInbox signals(kept.keeper);
     if (const std::string hint = misplaced_hint(options); !hint.empty())
       output.line(Stream::error, "", hint);
@@ -82,13 +81,13 @@ int run(const RunOptions& options) {
     set_variables(input.variables);
   }
   RunPlan plan = make_plan(options);
-  Output output(terminals);
+  Output output;
   SignalInbox signals(kept.keeper);  // before there are threads
   const int workers = plan.options.workers;
   std::vector<WorkerOutput> outputs;
   outputs.reserve(static_cast<std::size_t>(workers));
   for (int rank = plan.first_rank; rank < plan.first_rank + workers; ++rank)
-    outputs.emplace_back(output, terminals, rank, plan.size, log_file(plan, rank));
+    outputs.emplace_back(output, rank, plan.size, log_file(plan, rank));
   for (const std::string& hint : plan.hints) output.line(Stream::error, "", hint);
   try {
     ConnectedHosts hosts;

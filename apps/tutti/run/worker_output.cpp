@@ -5,25 +5,18 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <string_view>
 #include <utility>
 
-#include "apps/tutti/text/rank_prefix.h"
 #include "apps/tutti/text/refusal.h"
 #include "apps/tutti/text/write_all.h"
-#include "base/file_descriptor.h"
 
 namespace tutti::command {
-
 namespace {
 
-// As the C++ library writes it: the class, then on the next line the text.
-constexpr std::string_view kUncaught = "terminate called after throwing an instance of '";
-constexpr std::string_view kUncaughtOfTutti =
-    "terminate called after throwing an instance of 'tutti::";
+// As the C++ library writes an error of Tutti: the class, then on the next line the text.
+constexpr std::string_view kUncaught = "terminate called after throwing an instance of 'tutti::";
+constexpr std::string_view kNamespace = "tutti::";
 constexpr std::string_view kWhat = "  what():  ";
-
-}  // namespace
 
 // "Exception raised from f at file.cpp:12 (most recent call first):"
 // "frame #3: <unknown function> + 0x29d90 (0x7f… in /lib/libc.so.6)"
@@ -31,22 +24,38 @@ bool is_stack_frame(std::string_view line) {
   line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
   if (line.starts_with("Exception raised from "))
     return line.ends_with("(most recent call first):");
-  constexpr std::string_view kFrame = "frame #";
-  if (!line.starts_with(kFrame)) return false;
-  line.remove_prefix(kFrame.size());
-  const std::size_t digits = std::min(line.find_first_not_of("0123456789"), line.size());
-  return digits > 0 && line.substr(digits).starts_with(": ") &&
-         line.find("(0x") != std::string_view::npos;
+  return line.starts_with("frame #") && line.find("(0x") != std::string_view::npos;
 }
 
-WorkerOutput::WorkerOutput(Output& output, const Terminals& terminals, int rank, int size,
-                           const std::string& log_file)
+/// What a terminal shows of a line with carriage returns.
+std::string_view last_state(std::string_view line) {
+  line = line.substr(0, line.find_last_not_of('\r') + 1);
+  return line.substr(line.rfind('\r') + 1);
+}
+
+/// For terminals whose user has not set NO_COLOR (https://no-color.org) and that can show colours.
+bool wants_colour(bool is_terminal) {
+  const char* const refusal = std::getenv("NO_COLOR");
+  const char* const kind = std::getenv("TERM");
+  return is_terminal && !(refusal && *refusal) && !(kind && std::string_view(kind) == "dumb");
+}
+
+}  // namespace
+
+std::string rank_prefix(int rank, int size, bool colour) {
+  constexpr std::array kColours = {36, 33, 32, 35, 34, 96, 93, 92, 95, 94};  // ECMA-48 SGR
+  const std::string plain = fmt::format("[{:>{}}]", rank, fmt::formatted_size("{}", size - 1));
+  if (!colour) return plain + " ";
+  return fmt::format("\x1b[{}m{}\x1b[0m ",
+                     kColours[static_cast<std::size_t>(rank) % kColours.size()], plain);
+}
+
+WorkerOutput::WorkerOutput(Output& output, int rank, int size, const std::string& log_file)
     : output_(&output), log_file_(log_file) {
   for (const Stream stream : {Stream::out, Stream::error}) {
-    const bool terminal = terminals.has(stream);
-    const bool colour = wants_colour(terminal, std::getenv("NO_COLOR"), std::getenv("TERM"));
-    part(stream).prefix = rank_prefix(rank, size, colour);
-    part(stream).may_show = rank == 0 && terminal;
+    const bool is_terminal = output.is_terminal(stream);
+    part(stream).prefix = rank_prefix(rank, size, wants_colour(is_terminal));
+    part(stream).shows_rewriting = rank == 0 && is_terminal;
   }
   if (log_file.empty()) return;
   log_ = FileDescriptor(open(log_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
@@ -55,78 +64,70 @@ WorkerOutput::WorkerOutput(Output& output, const Terminals& terminals, int rank,
                   fmt::format("--log: cannot create {}: {}", log_file, error_text(errno)));
 }
 
-WorkerOutput::WorkerOutput(Output& output, std::function<bool(const std::string&)> takes_line)
-    : output_(&output), takes_line_(std::move(takes_line)) {}
-
 void WorkerOutput::take(Stream stream, std::string_view bytes) {
   Part& from = part(stream);
-  print(stream, from.assembler.feed(bytes));
-  if (from.may_show && from.assembler.rewrites())
-    output_->show(stream, from.prefix, from.assembler.unfinished());
+  for (std::size_t end = 0; (end = bytes.find('\n')) != std::string_view::npos;) {
+    from.rest += bytes.substr(0, end);
+    print(stream, std::string(last_state(std::exchange(from.rest, {}))));
+    bytes.remove_prefix(end + 1);
+  }
+  from.rest += bytes;
+  if (from.rest.size() > kLongestLine)
+    print(stream, std::string(last_state(std::exchange(from.rest, {}))));
+  if (from.rest.find('\r') == std::string::npos) return;
+  const std::string shown(last_state(from.rest));
+  from.rest = fmt::format("\r{}{}", shown, from.rest.ends_with('\r') ? "\r" : "");
+  if (from.shows_rewriting) output_->show(stream, from.prefix + shown);
 }
 
 void WorkerOutput::finish(Stream stream) {
-  print(stream, part(stream).assembler.finish());
-  if (part(stream).may_show) output_->hide(stream);
+  const std::string rest = std::exchange(part(stream).rest, {});
+  if (const auto line = last_state(rest); !line.empty()) print(stream, std::string(line));
+  const std::string uncaught =
+      stream == Stream::error ? std::exchange(remembered_.uncaught, {}) : "";
+  if (!uncaught.empty()) output_->line(stream, part(stream).prefix, uncaught);
 }
 
-void WorkerOutput::print(Stream stream, const std::vector<std::string>& lines) {
-  if (lines.empty()) return;
+void WorkerOutput::print(Stream stream, std::string line) {
+  if (takes_line_ && takes_line_(line)) return;
+  log(line);
   const Part& from = part(stream);
-  if (from.may_show) output_->hide(stream);
-  std::string logged;
-  for (const std::string& line : lines) {
-    if (takes_line_ && takes_line_(line)) continue;
-    logged.append(line).push_back('\n');
-    if (!takes_line_ && is_stack_frame(line)) {
-      remembered_.any_frames = true;
-      continue;
-    }
-    remembered_.last_lines.push_back(line);
-    if (remembered_.last_lines.size() > kRememberedLines) remembered_.last_lines.pop_front();
-    if (is_last_word(stream, line)) {
-      remembered_.last_words.push_back(line);
-    } else {
-      output_->line(stream, from.prefix, line);
-    }
+  if (from.shows_rewriting) output_->show(stream, "");
+  if (is_stack_frame(line)) {
+    remembered_.any_frames = true;
+    return;
   }
-  log(logged);
-}
-
-bool WorkerOutput::is_last_word(Stream stream, std::string_view line) const {
-  if (stream != Stream::error || takes_line_) return false;
-  return has_last_words() || line.starts_with(kUncaughtOfTutti);
-}
-
-std::vector<std::string> WorkerOutput::take_last_words() {
-  std::vector<std::string> words = std::exchange(remembered_.last_words, {});
-  if (words.size() < 2 || !words[1].starts_with(kWhat)) return words;
-  const std::size_t name = kUncaught.size();
-  const std::size_t end = words[0].find('\'', name);
-  if (end == std::string::npos) return words;
-  words[1] = fmt::format("error ({}, not caught): {}", words[0].substr(name, end - name),
-                         words[1].substr(kWhat.size()));
-  words.erase(words.begin());
-  return words;
+  std::string& uncaught = remembered_.uncaught;
+  if (stream == Stream::error && line.starts_with(kUncaught)) {
+    uncaught = std::move(line);
+    return;
+  }
+  if (stream == Stream::error && !uncaught.empty() && line.starts_with(kWhat)) {
+    const auto name = std::exchange(uncaught, {}).substr(kUncaught.size() - kNamespace.size());
+    line = fmt::format("error ({}, not caught): {}", name.substr(0, name.find('\'')),
+                       line.substr(kWhat.size()));
+  }
+  output_->line(stream, from.prefix, line);
+  remembered_.last_lines.push_back(std::move(line));
+  if (remembered_.last_lines.size() > kRememberedLines) remembered_.last_lines.pop_front();
 }
 
 Written WorkerOutput::written() const {
-  Written written{.last_lines = {remembered_.last_lines.begin(), remembered_.last_lines.end()},
-                  .frames = {}};
-  if (remembered_.any_frames)
-    written.frames =
-        log_ ? "stack frames: in " + log_file_ : "stack frames are left out: --log DIR keeps them";
-  return written;
+  const auto& [lines, uncaught, any_frames] = remembered_;
+  return {.last_lines = {lines.begin(), lines.end()},
+          .frames = !any_frames ? ""
+                    : log_      ? "stack frames: in " + log_file_
+                                : "stack frames are left out: --log DIR keeps them"};
 }
 
 void WorkerOutput::start_again(std::string_view line) {
-  for (Part& each : parts_) each.assembler = {};
+  for (Part& each : parts_) each.rest.clear();
   remembered_ = {};
-  log(std::string(line) + '\n');
+  log(line);
 }
 
-void WorkerOutput::log(std::string_view text) {
-  if (!log_ || write_all(log_.get(), text)) return;
+void WorkerOutput::log(std::string_view line) {
+  if (!log_ || write_all(log_.get(), fmt::format("{}\n", line))) return;
   output_->line(
       Stream::error, "",
       fmt::format("tutti run: cannot write {}: {}; it ends here", log_file_, error_text(errno)));

@@ -2,6 +2,9 @@
 
 // What one worker writes: made into whole lines, prefixed with its rank, copied to its log, and the
 // last few remembered for a report. The stack frames in torch's messages go to the log alone.
+//
+// A carriage return restarts a line, as on a terminal: of a progress display that rewrites itself
+// only the last state becomes a line. "\r\n" ends a line.
 
 #include <array>
 #include <deque>
@@ -11,7 +14,6 @@
 #include <vector>
 
 #include "apps/tutti/run/failure_report.h"
-#include "apps/tutti/text/line_assembler.h"
 #include "apps/tutti/text/output.h"
 #include "base/file_descriptor.h"
 
@@ -19,17 +21,19 @@ namespace tutti::command {
 
 /// A message of several lines may have been written after the one that a report looks for.
 inline constexpr std::size_t kRememberedLines = 50;
+/// A line that grows beyond this is printed in pieces, so that memory stays bounded.
+inline constexpr std::size_t kLongestLine = std::size_t{1} << 20;
 
-/// Whether torch wrote this line below an exception's message, to say where it was thrown.
-bool is_stack_frame(std::string_view line);
+/// "[ 3] " for rank 3 of 12. In colour, one of a few per rank, when asked for.
+std::string rank_prefix(int rank, int size, bool colour);
 
 class WorkerOutput {
  public:
   /// `log_file` empty: no log. Throws Refusal when it cannot be created.
-  WorkerOutput(Output& output, const Terminals& terminals, int rank, int size,
-               const std::string& log_file);
+  WorkerOutput(Output& output, int rank, int size, const std::string& log_file);
   /// Lines have a prefix already, and those that `takes_line` returns true for are not shown.
-  WorkerOutput(Output& output, std::function<bool(const std::string&)> takes_line);
+  WorkerOutput(Output& output, std::function<bool(const std::string&)> takes_line)
+      : output_(&output), takes_line_(std::move(takes_line)) {}
 
   void take(Stream stream, std::string_view bytes);
   /// The stream has ended.
@@ -40,26 +44,15 @@ class WorkerOutput {
   /// What the worker has written to both streams in this attempt.
   Written written() const;
 
-  /// True where the worker has written that an error of Tutti was not caught: that, and what
-  /// follows it on the same stream, is not printed but kept for take_last_words().
-  bool has_last_words() const { return !remembered_.last_words.empty(); }
-  /// The kept lines, in the words of a user: "error (tutti::PeerLost, not caught): rank 1 ended …".
-  /// Later lines are printed again.
-  std::vector<std::string> take_last_words();
-  const std::string& prefix(Stream stream) const {
-    return parts_[stream == Stream::out ? 0 : 1].prefix;
-  }
-
  private:
   struct Part {
-    LineAssembler assembler;
+    std::string rest;  ///< begins with "\r" where it is rewritten
     std::string prefix;
-    bool may_show = false;  // a rewriting line is shown as it changes
+    bool shows_rewriting = false;
   };
   Part& part(Stream stream) { return parts_[stream == Stream::out ? 0 : 1]; }
-  void print(Stream stream, const std::vector<std::string>& lines);
-  bool is_last_word(Stream stream, std::string_view line) const;
-  void log(std::string_view text);
+  void print(Stream stream, std::string line);
+  void log(std::string_view line);
 
   Output* output_;
   std::function<bool(const std::string&)> takes_line_;
@@ -68,7 +61,7 @@ class WorkerOutput {
   std::string log_file_;
   struct Remembered {
     std::deque<std::string> last_lines = {};
-    std::vector<std::string> last_words = {};
+    std::string uncaught = {};  ///< the line that says so, until the next one tells what it is
     bool any_frames = false;
   };
   Remembered remembered_;  // of this attempt
