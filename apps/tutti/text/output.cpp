@@ -33,8 +33,6 @@ Output::Way::Way(int fd) : inherited(fd), is_terminal(isatty(fd) == 1) {
                               O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
 }
 
-Output::Output(std::size_t most) : most_(most) {}
-
 void Output::line(Stream stream, std::string_view prefix, std::string_view text) {
   const bool redraws = is_terminal(stream) && !shown_.empty();
   queue(stream,
@@ -63,7 +61,7 @@ void Output::queue(Stream stream, std::string text) {
     line(Stream::error, "",
          fmt::format("tutti run: cannot keep more than {} MiB of what nobody reads; workers wait "
                      "for the reader",
-                     most_ >> 20));
+                     kMaxQueued >> 20));
 }
 
 bool Output::write_some() {

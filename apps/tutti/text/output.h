@@ -17,14 +17,13 @@
 
 namespace tutti::command {
 
+/// More text than this is left with the workers.
+inline constexpr std::size_t kMaxQueued = std::size_t{64} << 20;
+
 enum class Stream { out = 1, error = 2 };  // the descriptors' numbers
 
 class Output {
  public:
-  static constexpr std::size_t kMost = std::size_t{64} << 20;
-  /// Is full when `most` bytes are queued.
-  explicit Output(std::size_t most = kMost);
-
   bool is_terminal(Stream stream) const { return way(stream).is_terminal; }
   /// Queues a line.
   void line(Stream stream, std::string_view prefix, std::string_view text);
@@ -33,7 +32,7 @@ class Output {
 
   bool empty() const { return queue_.empty(); }
   /// Whether callers should leave new text where it is.
-  bool full() const { return queued_ >= most_; }
+  bool full() const { return queued_ >= kMaxQueued; }
   /// The descriptor of the next byte; -1 when there is none.
   int next_descriptor() const { return empty() ? -1 : way(queue_.front().stream).descriptor(); }
   /// Writes a piece. To be called when next_descriptor() is ready for writing. False: nothing could
@@ -59,7 +58,6 @@ class Output {
   const Way& way(Stream stream) const { return ways_[stream == Stream::out ? 0 : 1]; }
   void queue(Stream stream, std::string text);
 
-  std::size_t most_;
   std::array<Way, 2> ways_ = {Way(1), Way(2)};
   std::string shown_;
   std::deque<Piece> queue_;
