@@ -30,12 +30,11 @@
 
 #include "tutti/dtype.h"
 #include "tutti/job.h"
+#include "tutti/limits.h"
 
 namespace tutti {
 
 class GroupState;
-
-inline constexpr int kMaxGroupLanes = 8;
 
 struct GroupOptions {
   /// How many calls make progress at the same time, 1 to kMaxGroupLanes: call k of the group runs

@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "tutti/limits.h"
+
 namespace tutti {
 
 inline constexpr std::chrono::milliseconds kJoinDeadline = std::chrono::seconds(60);
@@ -25,10 +27,6 @@ inline constexpr std::chrono::milliseconds kTrainingDeadline = std::chrono::minu
 /// A wait that lasts this long is reported in the log, again each time it doubles; by the lowest
 /// rank of those that wait for the same.
 inline constexpr std::chrono::milliseconds kStallNotice = std::chrono::seconds(10);
-/// Most workers of a job.
-inline constexpr int kMaxWorkers = 1024;
-/// Most of them on one host.
-inline constexpr int kMaxWorkersPerHost = 64;
 
 struct JobOptions {
   /// How long join() waits for all workers. Must be positive.

@@ -19,6 +19,7 @@
 #include "tutti/error.h"
 #include "tutti/group.h"
 #include "tutti/job.h"
+#include "tutti/limits.h"
 #include "tutti/memory_plan.h"
 #include "tutti/metrics.h"
 #include "tutti/ops.h"

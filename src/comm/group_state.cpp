@@ -16,8 +16,6 @@
 namespace tutti {
 namespace {
 
-static_assert(kMaxGroupLanes == kMostLanes);
-
 /// Position of this worker among `ranks`.
 int own_position(const JobState& job, const std::vector<int>& ranks, const std::string& name,
                  const GroupOptions& options) {

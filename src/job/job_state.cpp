@@ -13,7 +13,6 @@
 #include "base/log.h"
 #include "base/timeline.h"
 #include "job/hosts/block_table.h"
-#include "job/hosts/host_limit.h"
 #include "job/hosts/host_memory.h"
 #include "job/life/life_watch.h"
 #include "job/publish.h"
@@ -22,10 +21,9 @@
 #include "mpi/mpi_library.h"
 #include "tutti/environment.h"
 #include "tutti/error.h"
+#include "tutti/limits.h"
 
 namespace tutti {
-
-static_assert(kMaxRanks == kMaxWorkers && kMaxRanksOfHost == kMaxWorkersPerHost);
 
 namespace {
 

@@ -128,6 +128,7 @@ const std::map<std::string, std::string> kPublic = {
     {"error.h", "base"},
     {"group.h", "comm"},
     {"job.h", "job"},
+    {"limits.h", "base"},
     {"link.h", "c10d"},
     {"memory_plan.h", "run/planning"},
     {"metrics.h", "run/numbers"},

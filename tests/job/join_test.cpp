@@ -307,7 +307,7 @@ TEST_F(JoinFromEnvironment, torch_is_told_the_threads_unless_it_was_by_omp_num_t
             std::make_pair(2, true));
 }
 
-// promise: job.h#join_deadline, job.h#kMaxWorkers, job.h#kMaxWorkersPerHost
+// promise: job.h#join_deadline, limits.h#kMaxWorkers, limits.h#kMaxWorkersPerHost
 TEST_F(JoinFromEnvironment, bad_values_are_named) {
   const std::map<std::string, std::string> good = {{"TUTTI_RANK", "1"},
                                                    {"TUTTI_SIZE", "2"},
@@ -391,7 +391,7 @@ TEST(Join, identity_that_makes_no_sense_is_refused) {
   EXPECT_NO_THROW(make({}));
 }
 
-// promise: job.h#kMaxWorkersPerHost, job.h#rank, job.h#size
+// promise: limits.h#kMaxWorkersPerHost, job.h#rank, job.h#size
 TEST(Join, works_for_all_numbers_of_workers) {
   for (const int size : {1, 2, 3, 5, 8, 64}) {
     std::atomic<int> ranks{0};

@@ -23,11 +23,9 @@
 #include "job/job_state.h"
 #include "job/wire/board.h"
 #include "tutti/error.h"
+#include "tutti/limits.h"
 
 namespace tutti {
-
-/// Most lanes of a group (group_lanes.h).
-inline constexpr int kMostLanes = 8;
 
 enum class EndingKind : std::uint32_t { mismatch, peer_lost, timeout, peer_failed };
 
@@ -37,7 +35,7 @@ struct EndingReason {
   int job_rank = -1;  ///< peer_lost, peer_failed: who it was
   int found_by = -1;  ///< job rank of the member that found it
   /// By lane: the first of its operations that fails.
-  std::array<std::uint64_t, kMostLanes> first_failed = {};
+  std::array<std::uint64_t, kMaxGroupLanes> first_failed = {};
   std::string text;
   /// Throws the error class of `kind`.
   [[noreturn]] void raise() const;
@@ -50,7 +48,7 @@ struct alignas(kCacheLine) Ending {
   std::atomic<std::uint32_t> kind;
   std::atomic<std::int32_t> job_rank;
   std::atomic<std::int32_t> found_by;
-  std::array<std::atomic<std::uint64_t>, kMostLanes> first_failed;
+  std::array<std::atomic<std::uint64_t>, kMaxGroupLanes> first_failed;
   SharedText<4096> text;
 };
 

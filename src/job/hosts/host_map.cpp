@@ -5,8 +5,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "job/hosts/host_limit.h"
 #include "tutti/error.h"
+#include "tutti/limits.h"
 
 namespace tutti {
 
@@ -26,9 +26,9 @@ HostMap HostMap::of(std::span<const RankSet> ranks) {
   for (std::size_t host = 0; host < ranks.size(); ++host) {
     const RankSet& some = ranks[host];
     if (some.empty()) throw InvalidArgument("a host without a worker");
-    if (some.size() > kMaxRanksOfHost) {
+    if (some.size() > kMaxWorkersPerHost) {
       throw InvalidArgument(fmt::format("host {} has {} workers: must be 1 to {}", host,
-                                        some.size(), kMaxRanksOfHost));
+                                        some.size(), kMaxWorkersPerHost));
     }
     if (const RankSet twice = all & some; !twice.empty()) {
       throw InvalidArgument(fmt::format("{} on two hosts", ranks_text(twice, "is", "are")));

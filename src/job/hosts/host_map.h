@@ -18,7 +18,7 @@ class HostMap {
   /// All workers on one host.
   static HostMap one(int size);
   /// `ranks[h]` are the job ranks on host h: every rank below their number once, rank 0 on host 0,
-  /// at most kMaxRanksOfHost on each.
+  /// at most kMaxWorkersPerHost on each.
   static HostMap of(std::span<const RankSet> ranks);
 
   int size() const { return static_cast<int>(host_of_.size()); }

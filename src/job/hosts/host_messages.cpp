@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 
 #include "base/bytes.h"
-#include "job/hosts/host_limit.h"
 #include "job/wire/rank_set.h"
 #include "tutti/error.h"
+#include "tutti/limits.h"
 
 namespace tutti {
 namespace {
@@ -49,8 +49,8 @@ class LimitedReader {
   }
   /// Reads the ranks of one host: ascending, at least one, below `size`.
   std::vector<int> ranks(int size) {
-    std::vector<int> values(number_up_to(kMaxRanksOfHost));
-    for (int& rank : values) rank = static_cast<int>(number_up_to(kMaxRanks - 1));
+    std::vector<int> values(number_up_to(kMaxWorkersPerHost));
+    for (int& rank : values) rank = static_cast<int>(number_up_to(kMaxWorkers - 1));
     good_ = good_ && !values.empty() && values.back() < size &&
             std::ranges::adjacent_find(values, std::ranges::greater_equal()) == values.end();
     return values;
@@ -97,7 +97,7 @@ std::optional<HostIntroduction> read_introduction(const std::string& bytes) {
   HostIntroduction introduction;
   introduction.run = reader.text(kMaxRun);
   introduction.name = reader.text(kMaxName);
-  introduction.size = static_cast<int>(reader.number_up_to(kMaxRanks));
+  introduction.size = static_cast<int>(reader.number_up_to(kMaxWorkers));
   introduction.ranks = reader.ranks(introduction.size);
   introduction.attempt = static_cast<int>(reader.number_up_to(1U << 30));
   introduction.facts = reader.text(kMaxFacts);
@@ -120,11 +120,11 @@ std::optional<HostList> read_host_list(const std::string& bytes) {
   LimitedReader reader(bytes);
   HostList list;
   list.run = reader.text(kMaxRun);
-  const auto hosts = reader.number_up_to(kMaxRanks);
+  const auto hosts = reader.number_up_to(kMaxWorkers);
   for (std::uint32_t i = 0; i < hosts && reader.good(); ++i) {
     auto& host = list.hosts.emplace_back();
     host.name = reader.text(kMaxName);
-    host.ranks = reader.ranks(kMaxRanks);
+    host.ranks = reader.ranks(kMaxWorkers);
   }
   if (!reader.whole() || list.hosts.empty()) return {};
   return list;
@@ -143,7 +143,7 @@ std::optional<HostVerdict> read_verdict(const std::string& bytes) {
   HostVerdict verdict;
   verdict.kind = static_cast<HostVerdict::Kind>(
       reader.number_up_to(static_cast<std::uint32_t>(HostVerdict::Kind::later)));
-  verdict.rank = static_cast<int>(reader.number_up_to(kMaxRanks - 1));
+  verdict.rank = static_cast<int>(reader.number_up_to(kMaxWorkers - 1));
   verdict.text = reader.text(kMaxVerdictText);
   if (!reader.whole()) return {};
   return verdict;
@@ -159,14 +159,14 @@ void require_introduction(const HostIntroduction& own) {
   if (own.name.size() > kMaxName || own.run.size() > kMaxRun || own.facts.size() > kMaxFacts)
     throw InvalidArgument(fmt::format("host \"{}\" introduces itself with too long a text",
                                       own.name.substr(0, kMaxName)));
-  if (own.ranks.size() > kMaxRanksOfHost)
+  if (own.ranks.size() > kMaxWorkersPerHost)
     throw InvalidArgument(fmt::format("host {} has {} workers: must be 1 to {}", own.name,
-                                      own.ranks.size(), kMaxRanksOfHost));
+                                      own.ranks.size(), kMaxWorkersPerHost));
   if (!read_introduction(bytes_of(own)))
     throw InvalidArgument(
         fmt::format("host {} cannot have {} of {} workers: ranks must be ascending and below the "
                     "number of workers, which must be 1 to {}",
-                    own.name, ranks_text(RankSet::of(own.ranks)), own.size, kMaxRanks));
+                    own.name, ranks_text(RankSet::of(own.ranks)), own.size, kMaxWorkers));
 }
 
 }  // namespace tutti

@@ -58,7 +58,7 @@ bool answer_hello(HelloLine& from, const Frame& failure, RankSet& told) {
   if (status == FrameStatus::again) return false;
   const int rank = hello.header.number;
   if (status != FrameStatus::done || hello.header.kind != FrameHeader::hello || rank < 0 ||
-      rank >= kMaxRanks) {
+      rank >= kMaxWorkers) {
     return true;
   }
   FrameWriter writer;

@@ -13,10 +13,10 @@
 #include "base/deadline.h"
 #include "base/file_descriptor.h"
 #include "base/helper_thread.h"
-#include "job/hosts/host_limit.h"
 #include "job/rendezvous/broker_state.h"
 #include "job/wire/rank_set.h"
 #include "tutti/error.h"
+#include "tutti/limits.h"
 
 namespace tutti {
 namespace {
@@ -26,9 +26,9 @@ constexpr int kCrowdedPollMs = 2;
 constexpr std::chrono::seconds kLastAnswers{1};
 
 BrokerHosts one_host(int size) {
-  if (size < 1 || size > kMaxRanksOfHost)
+  if (size < 1 || size > kMaxWorkersPerHost)
     throw InvalidArgument(
-        fmt::format("{} workers on one host: must be 1 to {}", size, kMaxRanksOfHost));
+        fmt::format("{} workers on one host: must be 1 to {}", size, kMaxWorkersPerHost));
   return {.map = HostMap::one(size)};
 }
 

@@ -80,7 +80,7 @@ struct Board {
   /// The worker with whose end this host lost its way to all others; kNobody while there is one.
   /// Each host has its own.
   std::atomic<std::int32_t> cut_off_by{kNobody};
-  std::array<WorkerSlot, kMaxRanks> workers;  ///< by job rank
+  std::array<WorkerSlot, kMaxWorkers> workers;  ///< by job rank
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 

@@ -17,7 +17,7 @@ constexpr std::size_t kShortestRange = 3;
 }  // namespace
 
 std::size_t RankSet::word_of(int rank) {
-  TUTTI_CHECK(rank >= 0 && rank < kMaxRanks, "rank {} in a set", rank);
+  TUTTI_CHECK(rank >= 0 && rank < kMaxWorkers, "rank {} in a set", rank);
   return static_cast<std::size_t>(rank) / 64;
 }
 

@@ -2,7 +2,7 @@
 
 // Sets of job ranks, and how they read in texts.
 //
-// Threads: values. Failure: a rank outside 0 … kMaxRanks-1 is a broken invariant.
+// Threads: values. Failure: a rank outside 0 … kMaxWorkers-1 is a broken invariant.
 
 #include <array>
 #include <bit>
@@ -15,15 +15,13 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "tutti/limits.h"
 
 namespace tutti {
 
-/// As many as a job can have (kMaxWorkers); a set has a bit for each.
-inline constexpr int kMaxRanks = 1024;
-
 class RankSet {
  public:
-  using Words = std::array<std::uint64_t, kMaxRanks / 64>;
+  using Words = std::array<std::uint64_t, kMaxWorkers / 64>;
 
   RankSet() = default;
   RankSet(std::initializer_list<int> ranks) : RankSet(of({ranks.begin(), ranks.size()})) {}

@@ -28,7 +28,7 @@ TEST(HostMap, TellsWhoSharesMemory) {
   EXPECT_EQ(back.ranks_of(0), (RankSet{0, 2}));
 }
 
-// promise: clusters#several-hosts, job.h#kMaxWorkers
+// promise: clusters#several-hosts, limits.h#kMaxWorkers
 TEST(HostMap, HasUpTo1024WorkersAnd64OnAHost) {
   for (const auto& [hosts, each] : {std::pair{16, 64}, {1024, 1}, {2, 40}, {13, 5}}) {
     const auto map = HostMap::read(map_of(even(hosts, each)).bytes());

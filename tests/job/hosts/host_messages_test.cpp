@@ -73,17 +73,17 @@ TEST(HostMessages, OfSizesThatCannotBeTheyAreNothing) {
   EXPECT_FALSE(with([](auto& said) { said.ranks = {4, 3}; }));
   EXPECT_FALSE(with([](auto& said) { said.ranks = {9}; }));
   EXPECT_FALSE(with([](auto& said) { said.ranks = {-1}; }));
-  EXPECT_FALSE(with([](auto& said) { said.size = kMaxRanks + 1; }));
+  EXPECT_FALSE(with([](auto& said) { said.size = kMaxWorkers + 1; }));
   EXPECT_FALSE(with([](auto& said) { said.name = std::string(256, 'a'); }));
   EXPECT_FALSE(with([](auto& said) { said.run = std::string(256, 'a'); }));
   EXPECT_FALSE(with([](auto& said) { said.facts = std::string(4097, 'a'); }));
   EXPECT_TRUE(with([](auto& said) {
-    said.size = kMaxRanks;
-    said.ranks = (RankSet::below(kMaxRanks) - RankSet::below(kMaxRanks - 64)).ranks();
+    said.size = kMaxWorkers;
+    said.ranks = (RankSet::below(kMaxWorkers) - RankSet::below(kMaxWorkers - 64)).ranks();
     said.facts = std::string(4096, 'a');
   }));
   EXPECT_FALSE(with([](auto& said) {
-    said.size = kMaxRanks;
+    said.size = kMaxWorkers;
     said.ranks = RankSet::below(65).ranks();
   }));
   EXPECT_FALSE(read_introduction(std::string(64, '\xff')));

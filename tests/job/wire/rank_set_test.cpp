@@ -19,7 +19,7 @@ const RankSet kSome = {0, 5, 63, 64, 65, 127, 128, 1023};
 TEST(RankSet, has_what_was_put_into_it) {
   EXPECT_THAT(kSome.ranks(), ElementsAre(0, 5, 63, 64, 65, 127, 128, 1023));
   EXPECT_EQ(kSome.size(), 8);
-  for (int rank = 0; rank < kMaxRanks; ++rank) {
+  for (int rank = 0; rank < kMaxWorkers; ++rank) {
     EXPECT_EQ(kSome.contains(rank), std::ranges::count(kSome.ranks(), rank) == 1) << rank;
   }
   EXPECT_EQ(RankSet(kSome.words()), kSome);
@@ -46,7 +46,7 @@ TEST(RankSet, below_are_all_smaller_ones) {
     if (size > 0) {
       EXPECT_TRUE(all.contains(size - 1));
     }
-    if (size < kMaxRanks) {
+    if (size < kMaxWorkers) {
       EXPECT_FALSE(all.contains(size));
     }
   }
@@ -62,7 +62,7 @@ TEST(RankSet, is_combined_rank_by_rank) {
 
 TEST(RankSet, a_rank_that_no_job_has_is_refused) {
   RankSet set;
-  for (const int rank : {-1, kMaxRanks}) {
+  for (const int rank : {-1, kMaxWorkers}) {
     EXPECT_THROW(set.insert(rank), InternalError);
     EXPECT_THROW(static_cast<void>(set.contains(rank)), InternalError);
   }
