@@ -42,6 +42,12 @@ TEST(RankPrefix, HasOneWidthPerRun) {
   EXPECT_NE(rank_prefix(0, 2, true).substr(0, 5), rank_prefix(1, 2, true).substr(0, 5));
 }
 
+TEST(RankPrefix, OfSeveralRanksHasRanges) {
+  EXPECT_EQ(ranks_prefix({0, 1}), "[0-1] ");
+  EXPECT_EQ(ranks_prefix({0, 1, 2, 5, 7, 8}), "[0-2,5,7-8] ");
+  EXPECT_EQ(ranks_prefix({3}), "[3] ");
+}
+
 // promise: launcher#when-a-worker-fails
 TEST(Escalation, AsksThenTerminatesThenKills) {
   const Clock::time_point start{};

@@ -48,6 +48,7 @@ void Supervisor::watch() {
     if (const auto signal = escalation_.due(now)) send(*signal);
     if (all_ended() && drained(now)) break;
     note_who_joined(now);
+    keep_last_words(now);
     wait(now);
   }
   end_leftovers();
@@ -57,6 +58,42 @@ void Supervisor::watch() {
       if (descriptor(workers_[rank], stream)) workers_[rank].output.finish(stream);
       descriptor(workers_[rank], stream).reset();
     }
+  print_last_words();
+}
+
+void Supervisor::keep_last_words(Clock::time_point now) {
+  const bool any = std::any_of(workers_.begin(), workers_.end(),
+                               [](const Worker& worker) { return worker.output.has_last_words(); });
+  if (any && !last_words_at_) last_words_at_ = now + kLastWords;
+  if (last_words_at_ && now >= *last_words_at_) print_last_words();
+}
+
+void Supervisor::print_last_words() {
+  last_words_at_.reset();
+  struct Words {
+    std::vector<std::string> lines;
+    std::vector<std::size_t> workers;
+  };
+  std::vector<Words> all;
+  for (std::size_t at = 0; at < workers_.size(); ++at) {
+    if (!workers_[at].output.has_last_words()) continue;
+    std::vector<std::string> lines = workers_[at].output.take_last_words();
+    const auto same = std::ranges::find(all, lines, &Words::lines);
+    if (same == all.end()) {
+      all.push_back({std::move(lines), {at}});
+    } else {
+      same->workers.push_back(at);
+    }
+  }
+  for (const Words& words : all) {
+    std::vector<int> ranks;
+    for (const std::size_t at : words.workers)
+      ranks.push_back(options_.first_rank + static_cast<int>(at));
+    const std::string prefix = ranks.size() == 1
+                                   ? workers_[words.workers[0]].output.prefix(Stream::error)
+                                   : ranks_prefix(ranks);
+    for (const std::string& line : words.lines) output_.line(Stream::error, prefix, line);
+  }
 }
 
 void Supervisor::note_who_joined(Clock::time_point now) {
@@ -122,6 +159,7 @@ void Supervisor::wait(Clock::time_point now) {
 
 int Supervisor::timeout(Clock::time_point now) const {
   auto next = escalation_.next();
+  if (last_words_at_) next = std::min(next.value_or(*last_words_at_), *last_words_at_);
   if (join_note_at_) next = std::min(next.value_or(*join_note_at_), *join_note_at_);
   if (drain_until_ && *drain_until_ > now)
     next = std::min(next.value_or(*drain_until_), *drain_until_);
@@ -186,6 +224,7 @@ void Supervisor::lose(std::size_t rank, const Outcome& lost) {
   // Its own last lines come before the report of its end.
   for (const Stream stream : {Stream::out, Stream::error})
     if (!output_.full()) read(rank, stream, kReadBytes);
+  print_last_words();
   output_.line(Stream::error, "", loss_line(lost, static_cast<int>(workers_.size()), left));
 }
 

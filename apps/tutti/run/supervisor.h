@@ -26,6 +26,10 @@ inline constexpr std::chrono::milliseconds kEndOfLeftovers = std::chrono::second
 /// Time for which an interrupted run waits for a reader that does not read.
 inline constexpr std::chrono::milliseconds kPatience = std::chrono::seconds(2);
 
+/// Time for which the text of an error that a worker did not catch is kept, so that equal texts of
+/// several workers are printed once.
+inline constexpr std::chrono::milliseconds kLastWords = std::chrono::seconds(1);
+
 struct Worker {
   WorkerProcess process;
   WorkerOutput& output;
@@ -90,6 +94,8 @@ class Supervisor {
   void take_end(std::size_t rank);
   void lose(std::size_t rank, const Outcome& lost);
   void end_leftovers();
+  void keep_last_words(Clock::time_point now);
+  void print_last_words();
   void note_who_joined(Clock::time_point now);
   void read(std::size_t rank, Stream stream, std::size_t at_most);
   bool print();
@@ -110,6 +116,7 @@ class Supervisor {
   std::vector<bool> was_told_;  // to end, by a signal
   std::optional<Clock::time_point> drain_until_;
   std::optional<Clock::time_point> join_note_at_;
+  std::optional<Clock::time_point> last_words_at_;
   std::optional<int> interrupted_;
   bool hurried_ = false;  // interrupted again: nothing is waited for any more
 };

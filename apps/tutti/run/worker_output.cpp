@@ -15,7 +15,7 @@ namespace {
 
 // As the C++ library writes an error of Tutti: the class, then on the next line the text.
 constexpr std::string_view kUncaught = "terminate called after throwing an instance of 'tutti::";
-constexpr std::string_view kNamespace = "tutti::";
+constexpr std::size_t kBeforeName = kUncaught.size() - std::string_view("tutti::").size();
 constexpr std::string_view kWhat = "  what():  ";
 
 // "Exception raised from f at file.cpp:12 (most recent call first):"
@@ -48,6 +48,19 @@ std::string rank_prefix(int rank, int size, bool colour) {
   if (!colour) return plain + " ";
   return fmt::format("\x1b[{}m{}\x1b[0m ",
                      kColours[static_cast<std::size_t>(rank) % kColours.size()], plain);
+}
+
+std::string ranks_prefix(const std::vector<int>& ascending) {
+  std::string text;
+  for (std::size_t first = 0; first < ascending.size();) {
+    std::size_t last = first;
+    while (last + 1 < ascending.size() && ascending[last + 1] == ascending[last] + 1) ++last;
+    if (!text.empty()) text += ',';
+    text += first == last ? fmt::format("{}", ascending[first])
+                          : fmt::format("{}-{}", ascending[first], ascending[last]);
+    first = last + 1;
+  }
+  return fmt::format("[{}] ", text);
 }
 
 WorkerOutput::WorkerOutput(Output& output, int rank, int size, const std::string& log_file)
@@ -83,9 +96,6 @@ void WorkerOutput::take(Stream stream, std::string_view bytes) {
 void WorkerOutput::finish(Stream stream) {
   const std::string rest = std::exchange(part(stream).rest, {});
   if (const auto line = last_state(rest); !line.empty()) print(stream, std::string(line));
-  const std::string uncaught =
-      stream == Stream::error ? std::exchange(remembered_.uncaught, {}) : "";
-  if (!uncaught.empty()) output_->line(stream, part(stream).prefix, uncaught);
 }
 
 void WorkerOutput::print(Stream stream, std::string line) {
@@ -97,23 +107,29 @@ void WorkerOutput::print(Stream stream, std::string line) {
     remembered_.any_frames = true;
     return;
   }
-  std::string& uncaught = remembered_.uncaught;
-  if (stream == Stream::error && line.starts_with(kUncaught)) {
-    uncaught = std::move(line);
-    return;
-  }
-  if (stream == Stream::error && !uncaught.empty() && line.starts_with(kWhat)) {
-    const auto name = std::exchange(uncaught, {}).substr(kUncaught.size() - kNamespace.size());
-    line = fmt::format("error ({}, not caught): {}", name.substr(0, name.find('\'')),
-                       line.substr(kWhat.size()));
-  }
-  output_->line(stream, from.prefix, line);
-  remembered_.last_lines.push_back(std::move(line));
+  remembered_.last_lines.push_back(line);
   if (remembered_.last_lines.size() > kRememberedLines) remembered_.last_lines.pop_front();
+  const bool is_last_word =
+      stream == Stream::error && !takes_line_ && (has_last_words() || line.starts_with(kUncaught));
+  if (is_last_word) {
+    remembered_.last_words.push_back(std::move(line));
+  } else {
+    output_->line(stream, from.prefix, line);
+  }
+}
+
+std::vector<std::string> WorkerOutput::take_last_words() {
+  std::vector<std::string> words = std::exchange(remembered_.last_words, {});
+  if (words.size() < 2 || !words[1].starts_with(kWhat)) return words;
+  const std::string name = words[0].substr(kBeforeName);
+  words[1] = fmt::format("error ({}, not caught): {}", name.substr(0, name.find('\'')),
+                         words[1].substr(kWhat.size()));
+  words.erase(words.begin());
+  return words;
 }
 
 Written WorkerOutput::written() const {
-  const auto& [lines, uncaught, any_frames] = remembered_;
+  const auto& [lines, last_words, any_frames] = remembered_;
   return {.last_lines = {lines.begin(), lines.end()},
           .frames = !any_frames ? ""
                     : log_      ? "stack frames: in " + log_file_

@@ -26,6 +26,8 @@ inline constexpr std::size_t kLongestLine = std::size_t{1} << 20;
 
 /// "[ 3] " for rank 3 of 12. In colour, one of a few per rank, when asked for.
 std::string rank_prefix(int rank, int size, bool colour);
+/// "[0-3,5] " for what these ranks have written alike.
+std::string ranks_prefix(const std::vector<int>& ascending);
 
 class WorkerOutput {
  public:
@@ -41,6 +43,15 @@ class WorkerOutput {
   /// The worker has ended, and another will write here. Remembered lines are forgotten; the log
   /// continues after `line`.
   void start_again(std::string_view line);
+  /// True where the worker has written that an error of Tutti was not caught: that, and what
+  /// follows it on the same stream, is not printed but kept for take_last_words().
+  bool has_last_words() const { return !remembered_.last_words.empty(); }
+  /// The kept lines, in the words of a user: "error (tutti::PeerLost, not caught): rank 1 ended …".
+  /// Later lines are printed again.
+  std::vector<std::string> take_last_words();
+  const std::string& prefix(Stream stream) const {
+    return parts_[stream == Stream::out ? 0 : 1].prefix;
+  }
   /// What the worker has written to both streams in this attempt.
   Written written() const;
 
@@ -61,7 +72,7 @@ class WorkerOutput {
   std::string log_file_;
   struct Remembered {
     std::deque<std::string> last_lines = {};
-    std::string uncaught = {};  ///< the line that says so, until the next one tells what it is
+    std::vector<std::string> last_words = {};
     bool any_frames = false;
   };
   Remembered remembered_;  // of this attempt
