@@ -15,7 +15,6 @@
 #include "job/host_address.h"
 #include "job/wire/board.h"
 #include "job/wire/rank_set.h"
-#include "kernels/hash.h"
 #include "tutti/environment.h"
 #include "tutti/error.h"
 
@@ -35,11 +34,6 @@ HostLink::HostLink(GroupState& state, Options options)
       under_way_(static_cast<std::size_t>(options_.lanes)) {}
 
 HostLink::~HostLink() { drop(); }
-
-std::uint64_t HostLink::engine() const {
-  note_link_engine_is_used();
-  return digest(link_engine().name);
-}
 
 void HostLink::connect(const std::function<void()>& check) {
   if (link_) return;

@@ -40,7 +40,6 @@ class HostLink final : public HostChannel {
   HostLink(const HostLink&) = delete;
   HostLink& operator=(const HostLink&) = delete;
 
-  std::uint64_t engine() const override;
   /// Nothing happens on members that are not the first of their hosts.
   void connect() override { connect({}); }
   /// The same where `check` is asked besides whether the group has ended: see gather().

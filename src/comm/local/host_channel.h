@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
@@ -23,9 +22,8 @@ class HostChannel {
   static constexpr int lane(Lane kind, int of_group) { return kind + 2 * of_group; }
 
   virtual ~HostChannel() = default;
-  /// A number of the engine by which this host makes links.
-  virtual std::uint64_t engine() const = 0;
-  /// Makes the link if there is none. Collective among the first members.
+  /// Makes the link if there is none. Collective among the first members. Throws Mismatch where
+  /// their engines differ.
   virtual void connect() = 0;
   /// `done` is called once the message has left its memory, or has come; not if it fails.
   virtual void send(int lane, int host, std::span<const std::byte> bytes,

@@ -112,8 +112,6 @@ class LocalCollectives final : public Unfinished {
   void publish_arrival(std::uint64_t sequence);
 
   // Large operations between hosts (local_collectives_travel.cpp).
-  /// Ends the group where hosts make links by different engines, as their arrivals say.
-  void require_one_engine(std::uint64_t sequence);
   bool advance_over_links(std::uint64_t sequence, Drive drive);
   bool travel(Pending& operation);
   bool drive_link(Pending& operation);
@@ -199,7 +197,6 @@ class LocalCollectives final : public Unfinished {
   std::optional<EndingReason>& ended_;
 
   ControlArena control_;                       ///< the lane's
-  bool has_one_engine_ = false;                ///< unknown before the lane's first large operation
   std::array<OpenMessages, 4> open_messages_;  ///< nodes, then sums, by half
 
   std::array<Pending, kRing> pending_;

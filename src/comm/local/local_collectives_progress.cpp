@@ -76,7 +76,6 @@ bool LocalCollectives::advance(Drive drive) {
       return true;
     }
     if (spans_hosts_) {
-      require_one_engine(sequence);
       oldest.transfer.resolve_for_hosts();
       oldest.way = Way::links;
       oldest.phase = Phase::staging;

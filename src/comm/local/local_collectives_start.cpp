@@ -104,9 +104,7 @@ LocalCollectives::Way LocalCollectives::way_of(const Transfer& transfer, Operati
 void LocalCollectives::note_places(std::uint64_t sequence, const Operation& operation) {
   Arrival& arrival = control_.arrival(members_.rank, sequence);
   if (spans_hosts_) {
-    // Nothing is in regions; what they are told by is the engine of links.
-    arrival.regions = has_one_engine_ ? 0 : shared_.channel->engine();
-    arrival.in = arrival.out = {};
+    arrival.in = arrival.out = {};  // nothing is in regions
     return;
   }
   arrival.regions = regions_.hold(pending(sequence).pins);

@@ -4,28 +4,11 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "comm/local/local_collectives.h"
 #include "job/publish.h"
 #include "job/wait.h"
 
 namespace tutti {
-
-void LocalCollectives::require_one_engine(std::uint64_t sequence) {
-  if (has_one_engine_) return;
-  const auto engine_of = [&](int member) { return control_.arrival(member, sequence).regions; };
-  for (int member = 1; member < members_.size; ++member) {
-    if (engine_of(member) == engine_of(0)) continue;
-    fail_mismatch(
-        sequence,
-        fmt::format(
-            ": the programs of rank {} and of rank {} make links between hosts by different "
-            "engines (TUTTI_LINK, tutti::use_link())",
-            group_.ranks[0], group_.ranks[static_cast<std::size_t>(member)]));
-  }
-  has_one_engine_ = true;
-}
 
 bool LocalCollectives::advance_over_links(std::uint64_t sequence, Drive drive) {
   Pending& oldest = pending(sequence);
