@@ -44,17 +44,6 @@ int own_position(const JobState& job, const std::vector<int>& ranks, const std::
   return static_cast<int>(found - ranks.begin());
 }
 
-Team team_of(const JobState& job, const std::vector<int>& ranks) {
-  Team team;
-  const RankSet& here = job.hosts().neighbours(job.identity().rank);
-  for (std::size_t member = 0; member < ranks.size(); ++member) {
-    if (!here.contains(ranks[member])) continue;
-    if (ranks[member] == job.identity().rank) team.rank = team.size();
-    team.members.push_back(static_cast<int>(member));
-  }
-  return team;
-}
-
 /// The host of each member, numbered in the order in which members are on them.
 std::vector<int> hosts_of(const JobState& job, const std::vector<int>& ranks) {
   std::vector<int> hosts;
@@ -70,11 +59,6 @@ std::vector<int> hosts_of(const JobState& job, const std::vector<int>& ranks) {
 
 }  // namespace
 
-int Team::deputy_of(int member) const {
-  const auto found = std::ranges::find(members, member);
-  return found != members.end() ? static_cast<int>(found - members.begin()) : member % size();
-}
-
 GroupState::GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, std::string name,
                        const GroupOptions& options, std::function<void()> check)
     : job_(std::move(job)),
@@ -82,15 +66,14 @@ GroupState::GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, st
       name_(std::move(name)),
       rank_(own_position(*job_, ranks_, name_, options)),
       members_(RankSet::of(ranks_)),
-      team_(team_of(*job_, ranks_)),
-      host_of_(hosts_of(*job_, ranks_)),
-      hosts_(std::ranges::max(host_of_) + 1),
-      collectives_(std::make_unique<GroupLanes>(*job_, LocalGroup{.name = name_,
-                                                                  .ranks = ranks_,
-                                                                  .rank = rank_,
-                                                                  .host_of = host_of_,
-                                                                  .lanes = options.lanes,
-                                                                  .check = std::move(check)})),
+      collectives_(
+          std::make_unique<GroupLanes>(*job_, LocalGroup{.name = name_,
+                                                         .ranks = ranks_,
+                                                         .rank = rank_,
+                                                         .host_of = hosts_of(*job_, ranks_),
+                                                         .lanes = options.lanes,
+                                                         .check = std::move(check)})),
+      layout_(collectives_->layout()),
       channels_(std::make_unique<Channels>(*this)),
       copies_(std::make_unique<HostCopies>(*this)) {
   if (!spans_hosts()) return;
@@ -104,23 +87,15 @@ GroupState::GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, st
 GroupState::~GroupState() = default;
 
 const std::shared_ptr<GroupState>& GroupState::first_of_hosts(const std::function<void()>& check) {
-  if (first_of_hosts_ || team_.rank != 0) return first_of_hosts_;
+  if (first_of_hosts_ || !layout_.drives()) return first_of_hosts_;
   std::vector<int> firsts;
-  for (int host = 0; host < hosts_; ++host) firsts.push_back(first_of(host));
+  for (int host = 0; host < hosts(); ++host) firsts.push_back(first_of(host));
   first_of_hosts_ = std::make_shared<GroupState>(
       job_, std::move(firsts), name_ + ", first of each host", kOneLane, [this, check] {
         collectives_->check();
         if (check) check();
       });
   return first_of_hosts_;
-}
-
-int GroupState::first_member_of(int host) const {
-  return static_cast<int>(std::ranges::find(host_of_, host) - host_of_.begin());
-}
-
-int GroupState::first_of(int host) const {
-  return ranks_[static_cast<std::size_t>(first_member_of(host))];
 }
 
 std::uint64_t GroupState::calls() const { return collectives_->started(); }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/hosts/host_layout.h"
 #include "comm/local/operation.h"
 #include "job/job_state.h"
 #include "job/wire/rank_set.h"
@@ -20,16 +21,6 @@ class Channels;
 class GroupLanes;
 class HostCopies;
 class HostLink;
-
-/// The members of a group on this host, who share the work that every host does for itself.
-struct Team {
-  std::vector<int> members;  ///< ranks in the group, ascending
-  int rank = 0;              ///< this worker's place among them
-  int size() const { return static_cast<int>(members.size()); }
-  int member(int rank) const { return members[static_cast<std::size_t>(rank)]; }
-  /// Who of them does what is one member's: itself, or where it is on another host, another one.
-  int deputy_of(int member) const;
-};
 
 /// Of groups that the library makes for itself: never are two of their calls under way, or they are
 /// messages, which are taken in their order.
@@ -55,19 +46,19 @@ class GroupState {
   const std::string& name() const { return name_; }
   /// The members' job ranks.
   const RankSet& members() const { return members_; }
-  const Team& team() const { return team_; }
+  const Team& team() const { return layout_.team; }
   /// Whether members are on several hosts.
-  bool spans_hosts() const { return team_.size() < size(); }
+  bool spans_hosts() const { return layout_.spans_hosts(); }
   /// Hosts that members are on, numbered by their first members.
-  int hosts() const { return hosts_; }
-  int host_of(int member) const { return host_of_[static_cast<std::size_t>(member)]; }
+  int hosts() const { return layout_.hosts; }
+  int host_of(int member) const { return layout_.host_of[static_cast<std::size_t>(member)]; }
   /// A group of the first member of each host, in the order of the hosts' numbers; null on the
   /// others. Made by the first call, which is collective among those; `check` is asked then,
   /// besides whether this group has ended (LocalGroup).
   const std::shared_ptr<GroupState>& first_of_hosts(const std::function<void()>& check = {});
   /// That host's first member, and its job rank.
-  int first_member_of(int host) const;
-  int first_of(int host) const;
+  int first_member_of(int host) const { return layout_.first_of[static_cast<std::size_t>(host)]; }
+  int first_of(int host) const { return ranks_[static_cast<std::size_t>(first_member_of(host))]; }
   /// See Group::connect.
   Channels& channels() const { return *channels_; }
   /// See copy_to_hosts().
@@ -81,11 +72,9 @@ class GroupState {
   std::string name_;
   int rank_ = 0;
   RankSet members_;
-  Team team_;
-  std::vector<int> host_of_;  ///< by member
-  int hosts_;
   std::shared_ptr<GroupState> first_of_hosts_;
   std::unique_ptr<GroupLanes> collectives_;
+  const HostLayout& layout_;
   std::unique_ptr<Channels> channels_;
   std::unique_ptr<HostCopies> copies_;
   std::unique_ptr<HostLink> link_;  ///< last, so that its operations end first

@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/hosts/host_channel.h"
 #include "comm/link/link.h"
-#include "comm/local/host_channel.h"
 #include "tutti/group.h"
 
 namespace tutti {

@@ -10,11 +10,6 @@ namespace {
 
 using Step = FoldProgram::Step;
 
-/// The leaf at which a range of `leaves` ≥ 2 splits: the largest power of two below it.
-std::int64_t left_of(std::int64_t leaves) {
-  return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(leaves - 1)));
-}
-
 /// Appends the program of the present blocks below the node [begin, begin + leaves).
 void append_node(std::vector<Step>& steps, std::span<const Block> present, std::int64_t begin,
                  std::int64_t leaves) {
@@ -22,7 +17,7 @@ void append_node(std::vector<Step>& steps, std::span<const Block> present, std::
     steps.push_back(Step::push);
     return;
   }
-  const std::int64_t left = left_of(leaves);
+  const std::int64_t left = left_leaves(leaves);
   const std::int64_t middle = begin + left;
   const auto first_right = std::ranges::lower_bound(present, middle, {}, &Block::begin);
   const auto count = static_cast<std::size_t>(first_right - present.begin());
@@ -34,6 +29,10 @@ void append_node(std::vector<Step>& steps, std::span<const Block> present, std::
 }
 
 }  // namespace
+
+std::int64_t left_leaves(std::int64_t leaves) {
+  return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(leaves - 1)));
+}
 
 FoldProgram::FoldProgram(std::vector<Step> steps) : steps_(std::move(steps)) {
   int height = 0;

@@ -23,6 +23,9 @@ struct Block {
   friend bool operator==(const Block&, const Block&) = default;
 };
 
+/// The leaves left of where a range of `leaves` ≥ 2 splits: the largest power of two below it.
+std::int64_t left_leaves(std::int64_t leaves);
+
 /// Postfix program over k sources in order: `push` takes the next source, `combine` folds the two
 /// topmost. A value on top of the stack is left.
 class FoldProgram {

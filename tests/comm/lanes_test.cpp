@@ -11,10 +11,10 @@
 #include <thread>
 
 #include "comm/collective_cases.h"
+#include "comm/hosts/host_channel.h"
 #include "comm/lengths.h"
 #include "comm/link/link_engine.h"
 #include "comm/local/control_arena.h"
-#include "comm/local/host_channel.h"
 #include "comm/on_hosts.h"
 #include "support/log_capture.h"
 #include "support/simulated_link.h"

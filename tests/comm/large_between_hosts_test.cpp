@@ -2,7 +2,6 @@
 // how they end. The bytes of every kind on every layout are those of hosts_test.cpp; chaos adds
 // what goes wrong (tests/chaos).
 
-#include <array>
 #include <atomic>
 #include <functional>
 #include <thread>
@@ -12,7 +11,6 @@
 #include "comm/collective_cases.h"
 #include "comm/group_state.h"
 #include "comm/link/link_engine.h"
-#include "comm/local/host_layout.h"
 #include "comm/on_hosts.h"
 #include "job/job_state.h"
 #include "support/expect_lost.h"
@@ -372,18 +370,6 @@ TEST(LargeBetweenHosts, AGroupThatEndsWhileItsLinkIsMadeEndsForAll) {
       options);
   expect_lost(outcome, {0, 1, 3, 4}, 2);
   EXPECT_LT(Clock::now() - begin, seconds(20));
-}
-
-TEST(LargeBetweenHosts, SubtreesAreAsLargeAsAHostHasThem) {
-  const auto layout = HostLayout::of({0, 0, 1, 1, 0, 0, 0, 2}, 4);
-  EXPECT_EQ(layout.team, (std::vector<int>{0, 1, 4, 5, 6}));
-  EXPECT_EQ(layout.team_rank, 2);
-  EXPECT_EQ(layout.first_of, (std::vector<int>{0, 2, 7}));
-  std::vector<std::array<int, 3>> subtrees;
-  for (const auto& one : layout.subtrees.all) subtrees.push_back({one.host, one.begin, one.end});
-  EXPECT_EQ(subtrees, (std::vector<std::array<int, 3>>{
-                          {0, 0, 2}, {1, 2, 4}, {0, 4, 6}, {0, 6, 7}, {2, 7, 8}}));
-  EXPECT_FALSE(HostLayout::of({0, 0, 0}, 1).spans_hosts());
 }
 
 }  // namespace

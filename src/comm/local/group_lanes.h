@@ -46,6 +46,7 @@ class GroupLanes {
   GroupLanes& operator=(const GroupLanes&) = delete;
 
   int lanes() const { return static_cast<int>(lanes_.size()); }
+  const HostLayout& layout() const { return members_.layout; }
   /// What large operations of a group on several hosts may use. Must live longer than they do.
   void use(HostChannel& channel) { members_.channel = &channel; }
   /// See Group::allocate and Group::allocate_common.

@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "comm/hosts/host_channel.h"
+#include "comm/hosts/host_layout.h"
 #include "comm/local/control_arena.h"
-#include "comm/local/host_channel.h"
-#include "comm/local/host_layout.h"
 #include "comm/local/local_members.h"
 #include "comm/local/operation.h"
 #include "comm/local/region_table.h"

@@ -48,7 +48,7 @@ bool LocalCollectives::advance_over_links(std::uint64_t sequence, Drive drive) {
 
 std::uint64_t LocalCollectives::least(Counter MemberProgress::*counter) const {
   std::uint64_t least = ~std::uint64_t{0};
-  for (const int member : layout_.team) {
+  for (const int member : layout_.team.members) {
     least =
         std::min(least, (control_.progress(member).*counter).value.load(std::memory_order_acquire));
   }
@@ -153,7 +153,7 @@ RankSet LocalCollectives::late_in_travel(const Pending& operation) const {
   const std::uint64_t number = chunks_done_ + chunk;
   const auto rank_of = [&](int member) { return group_.ranks[static_cast<std::size_t>(member)]; };
   const auto add_behind = [&](Counter MemberProgress::*counter, std::uint64_t needed) {
-    for (const int member : layout_.team) {
+    for (const int member : layout_.team.members) {
       const auto has = (control_.progress(member).*counter).value.load(std::memory_order_acquire);
       if (member != members_.rank && has < needed) late.insert(rank_of(member));
     }

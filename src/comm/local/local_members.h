@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "comm/hosts/host_channel.h"
+#include "comm/hosts/host_layout.h"
 #include "comm/local/control_arena.h"
 #include "comm/local/ending.h"
-#include "comm/local/host_channel.h"
-#include "comm/local/host_layout.h"
 #include "comm/local/operation.h"
 #include "comm/local/region_table.h"
 #include "comm/local/transfer.h"
@@ -44,8 +44,8 @@ struct LocalMembers {
   LocalMembers& operator=(const LocalMembers&) = delete;
 
   /// The member that makes what those of this host share.
-  int first_here() const { return layout.team.front(); }
-  int members_here() const { return static_cast<int>(layout.team.size()); }
+  int first_here() const { return layout.team.member(0); }
+  int members_here() const { return layout.team.size(); }
   int rank_of(int member) const { return group.ranks[static_cast<std::size_t>(member)]; }
   /// Keeps a block that has just been mapped known to the other hosts. One member of this host
   /// gives its memory.

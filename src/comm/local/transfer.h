@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include "comm/hosts/host_layout.h"
 #include "comm/local/control_arena.h"
-#include "comm/local/host_layout.h"
 #include "comm/local/operation.h"
 #include "comm/local/region_table.h"
 #include "kernels/fold.h"
@@ -137,7 +137,7 @@ class Transfer {
   /// are `present` of the tree over all members, where they are more than one program takes.
   void fold_values(Fold work, std::span<const Block> present) const;
   const HostSubtrees& subtrees() const;
-  std::byte* place_of(const HostSubtrees::Subtree& subtree, std::uint64_t half) const;
+  std::byte* place_of(const HostSubtree& subtree, std::uint64_t half) const;
   std::byte* sums_of(int host, std::uint64_t half) const;
   void fold_subtrees(std::uint64_t half, std::int64_t begin, std::int64_t count,
                      void* destination) const;

@@ -19,9 +19,9 @@ const HostSubtrees& Transfer::subtrees() const {
 }
 
 /// What has been folded below a subtree; a member's own data lie there already.
-std::byte* Transfer::place_of(const HostSubtrees::Subtree& subtree, std::uint64_t half) const {
-  return subtree.is_leaf() ? control_->staging(subtree.begin, half)
-                           : control_->results(subtree.begin, half);
+std::byte* Transfer::place_of(const HostSubtree& subtree, std::uint64_t half) const {
+  const int first = static_cast<int>(subtree.begin);
+  return subtree.is_leaf() ? control_->staging(first, half) : control_->results(first, half);
 }
 
 /// Sums lie where the first member of the host that has made them had its own data.
@@ -67,17 +67,18 @@ void Transfer::stage_for_hosts(std::uint64_t chunk, std::uint64_t half) const {
 void Transfer::fold_here(std::uint64_t chunk, std::uint64_t half) const {
   const HostLayout& hosts = *members_->hosts;
   const Range range = chunk_range(chunk);
-  const int team = static_cast<int>(hosts.team.size());
+  const int team = hosts.team.size();
   const auto fold_range = [&](std::int64_t begin, std::int64_t count) {
     if (count == 0) return;
-    for (const auto& subtree : subtrees().all) {
+    for (std::size_t s = 0; s < subtrees().all.size(); ++s) {
+      const HostSubtree& subtree = subtrees().all[s];
       if (subtree.host != hosts.here || subtree.is_leaf()) continue;
       std::vector<const void*> sources;
-      for (int member = subtree.begin; member < subtree.end; ++member) {
-        sources.push_back(control_->staging(member, half) + size_bytes(begin));
+      for (auto member = subtree.begin; member < subtree.end; ++member) {
+        sources.push_back(control_->staging(static_cast<int>(member), half) + size_bytes(begin));
       }
       void* const destination = place_of(subtree, half) + size_bytes(begin);
-      fold_values({.program = &subtree.program,
+      fold_values({.program = &subtrees().within[s],
                    .sources = sources,
                    .destinations = {&destination, 1},
                    .count = count},
@@ -85,11 +86,11 @@ void Transfer::fold_here(std::uint64_t chunk, std::uint64_t half) const {
     }
   };
   if (kind_ == OperationKind::all_reduce || kind_ == OperationKind::reduce) {
-    const Range own = cut({0, range.count()}, hosts.team_rank, team);
+    const Range own = cut({0, range.count()}, hosts.team.rank, team);
     fold_range(own.begin, own.count());
   }
   if (kind_ == OperationKind::reduce_scatter) {
-    const auto [first, last] = share_of(members_->size, hosts.team_rank, team);
+    const auto [first, last] = share_of(members_->size, hosts.team.rank, team);
     for (auto member = first; member < last; ++member) {
       fold_range(member * chunk_elements_,
                  within(range, part(static_cast<int>(member)).count()).count());
@@ -188,7 +189,7 @@ void Transfer::sum_for_hosts(std::uint64_t chunk, std::uint64_t half) const {
   const Range range = chunk_range(chunk);
   if (kind_ == OperationKind::all_reduce || kind_ == OperationKind::reduce) {
     const Range slice = cut({0, range.count()}, hosts.here, hosts.hosts);
-    const Range own = cut(slice, hosts.team_rank, static_cast<int>(hosts.team.size()));
+    const Range own = cut(slice, hosts.team.rank, hosts.team.size());
     if (own.count() == 0) return;
     fold_subtrees(half, own.begin, own.count(), sums_of(hosts.here, half) + size_bytes(own.begin));
   }

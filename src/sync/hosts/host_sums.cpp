@@ -24,6 +24,8 @@ std::int64_t tiles_in(const ElementRange& range) {
   return (range.end - range.begin + kTile - 1) / kTile;
 }
 
+NodeRange nodes_in(const HostSubtree& subtree) { return {subtree.begin, subtree.end}; }
+
 /// The part of a range, whose first tile is number `first`, that lies in tiles [begin, end).
 ElementRange within(const ElementRange& range, std::int64_t first, std::int64_t begin,
                     std::int64_t end) {
@@ -97,16 +99,17 @@ void HostSums::find_blocks() {
   blocks_.clear();
   most_blocks_ = 1;
   for (int place = 0; place < nodes_.workers_per_leaf(); ++place) {
+    std::vector<Block> nodes;
     std::vector<int> hosts;
     for (const auto& node : nodes_.held()) {
+      nodes.push_back(node.block);
       hosts.push_back(state_.host_of(node.worker + place));
     }
-    const auto& blocks =
-        blocks_.emplace_back(host_blocks(nodes_.held(), hosts, nodes_.leaf_count()));
+    const auto& blocks = blocks_.emplace_back(host_subtrees(nodes, hosts, nodes_.leaf_count()));
     for (int host = 0; host < hosts_; ++host) {
       most_blocks_ =
           std::max(most_blocks_,
-                   static_cast<std::size_t>(std::ranges::count(blocks, host, &HostBlock::host)));
+                   static_cast<std::size_t>(std::ranges::count(blocks, host, &HostSubtree::host)));
     }
   }
   if (most_blocks_ > kMaxBlocks) {
@@ -171,7 +174,7 @@ std::size_t HostSums::visit(const std::vector<ElementRange>& slice, int host,
       for (const auto& range : slice) {
         const auto number = std::exchange(first, first + tiles_in(range));
         if (places_[range.parameter] != place) continue;
-        if (!nodes_.touched(range.parameter, block.nodes)) continue;
+        if (!nodes_.touched(range.parameter, nodes_in(block))) continue;
         const auto inside = part ? within(range, number, part->begin, part->end) : range;
         if (visit && inside.begin < inside.end) {
           visit(block, inside, offset + bytes_before(inside) - bytes_before(range));
@@ -227,9 +230,9 @@ void HostSums::fill(const Piece& piece, std::size_t k) {
     if (host == here_) continue;
     const auto& slice = piece.slices[static_cast<std::size_t>(host)];
     visit(slice, here_, own_part(slice),
-          [&](const HostBlock& block, const ElementRange& range, std::size_t offset) {
+          [&](const HostSubtree& block, const ElementRange& range, std::size_t offset) {
             void* const to = staging(true, k, host) + offset;
-            slices_.fold(nodes_.nodes_of(range.parameter, block.nodes), range.begin, range.end,
+            slices_.fold(nodes_.nodes_of(range.parameter, nodes_in(block)), range.begin, range.end,
                          type_of(range.parameter), {&to, 1});
           });
   }
@@ -240,11 +243,11 @@ void HostSums::reduce(const Piece& piece, std::size_t k) {
   const auto& slice = piece.slices[static_cast<std::size_t>(here_)];
   const auto part = own_part(slice);
   // Where element 0 of another host's block would lie, by parameter.
-  std::map<std::pair<std::uint32_t, const HostBlock*>, const std::byte*> received;
+  std::map<std::pair<std::uint32_t, const HostSubtree*>, const std::byte*> received;
   for (int host = 0; host < hosts_; ++host) {
     if (host == here_) continue;
     visit(slice, host, part,
-          [&](const HostBlock& block, const ElementRange& range, std::size_t offset) {
+          [&](const HostSubtree& block, const ElementRange& range, std::size_t offset) {
             received[{range.parameter, &block}] =
                 staging(false, k, host) + offset - bytes_before(range);
           });
@@ -252,16 +255,15 @@ void HostSums::reduce(const Piece& piece, std::size_t k) {
   for (const auto& range : clipped(slice, part)) {
     auto sources = nodes_.nodes_of(range.parameter, {0, 0});
     for (const auto& block : blocks_of(range.parameter)) {
-      if (!nodes_.touched(range.parameter, block.nodes)) continue;
+      if (!nodes_.touched(range.parameter, nodes_in(block))) continue;
       if (block.host != here_) {
         // Any of the subtree's leaves has its place in the tree over the others.
-        sources.pattern[block.nodes.begin] = '1';
+        sources.pattern[block.begin] = '1';
         sources.nodes.push_back(received.at({range.parameter, &block}));
         continue;
       }
-      const auto own = nodes_.nodes_of(range.parameter, block.nodes);
-      for (auto n = block.nodes.begin; n < block.nodes.end; ++n)
-        sources.pattern[n] = own.pattern[n];
+      const auto own = nodes_.nodes_of(range.parameter, nodes_in(block));
+      for (auto n = block.begin; n < block.end; ++n) sources.pattern[n] = own.pattern[n];
       sources.nodes.insert(sources.nodes.end(), own.nodes.begin(), own.nodes.end());
     }
     void* const to = sum_at(range.parameter) + bytes_before(range);

@@ -30,8 +30,8 @@
 
 #include "comm/host_copies.h"
 #include "comm/host_link.h"
+#include "comm/hosts/host_layout.h"
 #include "job/wire/board.h"
-#include "sync/hosts/host_blocks.h"
 #include "sync/nodes/node_store.h"
 #include "sync/nodes/slice_fold.h"
 #include "sync/plan/tile_share.h"
@@ -114,7 +114,7 @@ class HostSums {
     std::int64_t begin = 0;
     std::int64_t end = 0;
   };
-  using Visit = std::function<void(const HostBlock&, const ElementRange&, std::size_t offset)>;
+  using Visit = std::function<void(const HostSubtree&, const ElementRange&, std::size_t offset)>;
 
   HostSums(const Group& group, NodeStore& nodes, Options options);
   bool drives() const { return team().rank == 0; }
@@ -125,7 +125,7 @@ class HostSums {
   std::byte* staging(bool out, std::size_t piece, int host) const;
   std::byte* sum_at(std::uint32_t parameter) const;
   void find_blocks();
-  const std::vector<HostBlock>& blocks_of(std::uint32_t parameter) const {
+  const std::vector<HostSubtree>& blocks_of(std::uint32_t parameter) const {
     return blocks_[static_cast<std::size_t>(places_[parameter])];
   }
   /// Calls `visit` for what a host has of a slice: the range of each block, and where it lies in
@@ -171,7 +171,7 @@ class HostSums {
   std::uint64_t step_ = 0;
   std::uint64_t shape_ = ~std::uint64_t{0};  ///< NodeStore::shape() of blocks_
   /// By place of those who have a parameter among the workers of a leaf.
-  std::vector<std::vector<HostBlock>> blocks_;
+  std::vector<std::vector<HostSubtree>> blocks_;
   std::vector<int> places_;      ///< by parameter, in this step
   std::size_t most_blocks_ = 1;  ///< of one host
   std::deque<Piece> pieces_;

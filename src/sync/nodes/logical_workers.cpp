@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <set>
 
 #include "tutti/error.h"
@@ -42,9 +41,7 @@ std::vector<ShardRange> logical_workers(std::int64_t shards, std::int64_t count)
     const auto largest = std::max_element(
         nodes.begin(), nodes.end(),
         [](const ShardRange& a, const ShardRange& b) { return a.count() < b.count(); });
-    const auto left =
-        static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(largest->count() - 1)));
-    const ShardRange right = {largest->begin + left, largest->end};
+    const ShardRange right = {largest->begin + left_leaves(largest->count()), largest->end};
     largest->end = right.begin;
     nodes.insert(largest + 1, right);
   }
