@@ -46,6 +46,7 @@ class GroupState {
   const std::string& name() const { return name_; }
   /// The members' job ranks.
   const RankSet& members() const { return members_; }
+  const HostLayout& layout() const { return layout_; }
   const Team& team() const { return layout_.team; }
   /// Whether members are on several hosts.
   bool spans_hosts() const { return layout_.spans_hosts(); }

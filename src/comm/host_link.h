@@ -44,7 +44,7 @@ class HostLink final : public HostChannel {
   void connect() override { connect({}); }
   /// The same where `check` is asked besides whether the group has ended: see gather().
   void connect(const std::function<void()>& check);
-  bool is_connected() const { return link_ != nullptr; }
+  bool is_connected() const override { return link_ != nullptr; }
   /// Ends what is under way.
   void drop() noexcept;
 

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
@@ -25,6 +26,7 @@ class HostChannel {
   /// Makes the link if there is none. Collective among the first members. Throws Mismatch where
   /// their engines differ.
   virtual void connect() = 0;
+  virtual bool is_connected() const = 0;
   /// `done` is called once the message has left its memory, or has come; not if it fails.
   virtual void send(int lane, int host, std::span<const std::byte> bytes,
                     std::function<void()> done) = 0;
@@ -38,26 +40,40 @@ class HostChannel {
 class OpenMessages {
  public:
   explicit OpenMessages(int hosts) : open_(static_cast<std::size_t>(hosts)) {}
+  /// Once close() was called, and none that was added since is on its way, `word` becomes `value`.
+  void open(std::atomic<std::uint64_t>& word, std::uint64_t value) {
+    word_ = &word;
+    value_ = value;
+    all_ = 1;
+  }
+  void close() { end_one(); }
   /// One more, until what is returned is called.
   std::function<void()> add(int host) {
     auto& open = open_[static_cast<std::size_t>(host)];
     ++open;
-    return [&open] { --open; };
+    ++all_;
+    return [this, &open] {
+      --open;
+      end_one();
+    };
   }
   bool any(int host) const { return open_[static_cast<std::size_t>(host)] != 0; }
-  bool any() const {
-    for (const auto& open : open_) {
-      if (open != 0) return true;
-    }
-    return false;
-  }
+  bool any() const { return all_ != 0; }
   /// The link was dropped, and with it all that was under way.
   void forget() {
     for (auto& open : open_) open = 0;
+    all_ = 0;
   }
 
  private:
+  void end_one() {
+    if (--all_ == 0 && word_ != nullptr) word_->store(value_, std::memory_order_release);
+  }
+
   std::vector<std::atomic<int>> open_;  ///< by host
+  std::atomic<int> all_{0};
+  std::atomic<std::uint64_t>* word_ = nullptr;
+  std::uint64_t value_ = 0;
 };
 
 }  // namespace tutti

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/hosts/host_pipeline.h"
 #include "comm/local/call_record.h"
 #include "comm/local/ending.h"
 #include "comm/local/location.h"
@@ -55,22 +56,13 @@ struct alignas(kCacheLine) Arrival {
 };
 static_assert(sizeof(Arrival) == kCacheLine);
 
-struct alignas(kCacheLine) Counter {
-  std::atomic<std::uint64_t> value;
-};
-
 struct alignas(kCacheLine) MemberProgress {
   std::array<Arrival, kRing> arrivals;
   std::array<CallRecord, kRing> records;
   Counter staged;    ///< chunks of this lane's large operations that lie in shared memory
   Counter worked;    ///< chunks folded, or fetched
   Counter finished;  ///< operations of which this member reads nothing any more
-  // Chunks of operations between hosts, known on this member's host alone (HostTravel).
-  Counter folded;
-  Counter came;
-  Counter summed;
-  Counter gathered;
-  Counter collected;
+  HostPipeline::Counters on_host;  ///< chunks between hosts, known on this member's host alone
 };
 
 class ControlArena {

@@ -48,7 +48,9 @@ class GroupLanes {
   int lanes() const { return static_cast<int>(lanes_.size()); }
   const HostLayout& layout() const { return members_.layout; }
   /// What large operations of a group on several hosts may use. Must live longer than they do.
-  void use(HostChannel& channel) { members_.channel = &channel; }
+  void use(HostChannel& channel) {
+    for (const auto& lane : lanes_) lane->use(channel);
+  }
   /// See Group::allocate and Group::allocate_common.
   MemoryBlocks allocate(const MemoryRequest& request);
   /// Returns the call's number, from 1. InvalidArgument, with nothing started, where it writes

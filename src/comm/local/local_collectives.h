@@ -20,7 +20,7 @@
 
 #include "base/deadline.h"
 #include "comm/hosts/host_channel.h"
-#include "comm/hosts/host_layout.h"
+#include "comm/hosts/host_pipeline.h"
 #include "comm/local/control_arena.h"
 #include "comm/local/local_members.h"
 #include "comm/local/operation.h"
@@ -41,6 +41,8 @@ class LocalCollectives final : public Unfinished {
   LocalCollectives(const LocalCollectives&) = delete;
   LocalCollectives& operator=(const LocalCollectives&) = delete;
 
+  /// What large operations between hosts use. Keeps a reference.
+  void use(HostChannel& channel);
   /// Returns the operation's sequence number, from 1. Operations complete in this order.
   std::uint64_t start(const Operation& operation);
   /// Makes what progress it can without waiting; true when the operation is complete.
@@ -75,17 +77,6 @@ class LocalCollectives final : public Unfinished {
   /// others, and slices by links where there are several hosts.
   enum class Way { one_wait, by_place, slices, links };
 
-  /// How many chunks of an operation between hosts this member has done what with, besides staging
-  /// them. Each half of the chunk memory is used again once all of a host have collected from it.
-  struct HostTravel {
-    std::uint64_t folded = 0;       ///< what this host has by itself
-    std::uint64_t posted = 0;       ///< driver: nodes
-    std::uint64_t came = 0;         ///< driver: all nodes have come and left
-    std::uint64_t summed = 0;       ///< the own share of this host's slice
-    std::uint64_t posted_sums = 0;  ///< driver
-    std::uint64_t gathered = 0;     ///< driver: all sums have come and left
-    std::uint64_t collected = 0;    ///< results are where they belong
-  };
   /// An operation of this member between start() and its end.
   struct Pending {
     Transfer transfer;
@@ -94,7 +85,6 @@ class LocalCollectives final : public Unfinished {
     std::uint64_t hash = 0;
     std::uint64_t chunk = 0;   ///< the one under way
     std::uint64_t staged = 0;  ///< chunks of this operation staged so far
-    HostTravel travel;
     std::optional<std::chrono::milliseconds> patience;
     std::vector<std::shared_ptr<void>> pins;
   };
@@ -110,22 +100,7 @@ class LocalCollectives final : public Unfinished {
 
   // Several hosts (local_collectives_hosts.cpp).
   void publish_arrival(std::uint64_t sequence);
-
-  // Large operations between hosts (local_collectives_travel.cpp).
   bool advance_over_links(std::uint64_t sequence, Drive drive);
-  bool travel(Pending& operation);
-  bool drive_link(Pending& operation);
-  void post(Pending& operation, HostChannel::Lane lane, std::uint64_t chunk);
-  /// Of this host's members.
-  std::uint64_t least(Counter MemberProgress::*counter) const;
-  void tell(Counter MemberProgress::*counter, std::uint64_t value);
-  const OpenMessages& open_messages(HostChannel::Lane lane, std::uint64_t number) const {
-    return open_messages_[(lane == HostChannel::kSums ? 2 : 0) + number % 2];
-  }
-  OpenMessages& open_messages(HostChannel::Lane lane, std::uint64_t number) {
-    return open_messages_[(lane == HostChannel::kSums ? 2 : 0) + number % 2];
-  }
-  RankSet late_in_travel(const Pending& operation) const;
 
   // Starting (local_collectives_start.cpp).
   void make_room(std::uint64_t sequence);
@@ -189,15 +164,15 @@ class LocalCollectives final : public Unfinished {
   // What is in `shared_`.
   JobState& job_;
   const LocalGroup& group_;
-  const HostLayout& layout_;
   const Membership& members_;
   const RankSet& member_ranks_;
   const bool spans_hosts_;
   RegionTable& regions_;
   std::optional<EndingReason>& ended_;
 
-  ControlArena control_;                       ///< the lane's
-  std::array<OpenMessages, 4> open_messages_;  ///< nodes, then sums, by half
+  ControlArena control_;  ///< the lane's
+  HostChannel* channel_ = nullptr;
+  std::optional<HostPipeline> pipeline_;  ///< where members are on several hosts
 
   std::array<Pending, kRing> pending_;
   std::uint64_t started_ = 0;

@@ -13,7 +13,7 @@
 namespace tutti {
 
 RankSet LocalCollectives::missing(Goal goal, std::uint64_t value) const {
-  if (goal == Goal::travelled) return late_in_travel(pending_[(completed_ + 1) % kRing]);
+  if (goal == Goal::travelled) return pipeline_->late();
   RankSet late;
   for (int member = 0; member < members_.size; ++member) {
     if (member != members_.rank && !has_reached(member, goal, value)) {

@@ -75,20 +75,18 @@ bool LocalCollectives::advance(Drive drive) {
       finish(sequence);
       return true;
     }
-    if (spans_hosts_) {
-      oldest.transfer.resolve_for_hosts();
-      oldest.way = Way::links;
-      oldest.phase = Phase::staging;
-      ++moves_;
-      return advance_over_links(sequence, drive);
-    }
-    std::uint64_t held_by_all = ~std::uint64_t{0};
+    // Hosts share no memory.
+    std::uint64_t held_by_all = spans_hosts_ ? 0 : ~std::uint64_t{0};
     for (int member = 0; member < members_.size; ++member) {
       held_by_all &= control_.arrival(member, sequence).regions;
     }
     oldest.transfer.resolve(regions_, held_by_all);
     oldest.phase = Phase::staging;
     ++moves_;
+    if (spans_hosts_) {
+      oldest.way = Way::links;
+      pipeline_->add(oldest.transfer.chunks());
+    }
   }
   return oldest.way == Way::links ? advance_over_links(sequence, drive)
                                   : advance_large(sequence, drive);

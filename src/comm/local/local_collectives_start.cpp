@@ -11,15 +11,12 @@ LocalCollectives::LocalCollectives(LocalMembers& members, int lane)
       lane_(lane),
       job_(members.job),
       group_(members.group),
-      layout_(members.layout),
       members_(members.members),
       member_ranks_(members.ranks),
       spans_hosts_(members.spans_hosts),
       regions_(members.regions),
       ended_(members.ended),
-      control_(members.control.of_lane(lane)),
-      open_messages_{OpenMessages(layout_.hosts), OpenMessages(layout_.hosts),
-                     OpenMessages(layout_.hosts), OpenMessages(layout_.hosts)} {
+      control_(members.control.of_lane(lane)) {
   // First touch of the counters by their owner. Only this member writes them.
   for (Arrival& arrival : control_.progress(members_.rank).arrivals) {
     arrival.sequence.store(0, std::memory_order_relaxed);
@@ -40,7 +37,6 @@ std::uint64_t LocalCollectives::start(const Operation& operation) {
   mine.phase = Phase::arriving;
   mine.chunk = 0;
   mine.staged = 0;
-  mine.travel = {};
   mine.transfer.begin(operation, members_, control_, sequence);
   mine.hash = write_record(control_.record(members_.rank, sequence), operation);
   mine.way = way_of(mine.transfer, operation.kind);

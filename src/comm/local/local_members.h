@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "comm/hosts/host_channel.h"
 #include "comm/hosts/host_layout.h"
 #include "comm/local/control_arena.h"
 #include "comm/local/ending.h"
@@ -61,7 +60,6 @@ struct LocalMembers {
   std::string tag;  ///< of this group at the rendezvous
   ControlArena control;
   RegionTable regions;
-  HostChannel* channel = nullptr;     ///< what large operations between hosts may use
   std::optional<EndingReason> ended;  ///< the reason as this member has it
   /// While this member ends the group, or waits for the reason, which may take a wait of its own:
   /// no lane moves aside of it.

@@ -167,7 +167,9 @@ void Transfer::stage(std::uint64_t chunk, std::uint64_t half) const {
   switch (kind_) {
     case OperationKind::all_reduce:
     case OperationKind::reduce: {
-      const Range own = slice(range, members_->rank);  // read by this member alone, from `in`
+      // What this member alone reads, from `in`: nothing where members of a host fold first.
+      const bool is_alone = members_->hosts == nullptr;
+      const Range own = is_alone ? slice(range, members_->rank) : Range{range.begin, range.begin};
       copy({range.begin, own.begin});
       copy({own.end, range.end});
       break;
@@ -189,13 +191,14 @@ void Transfer::stage(std::uint64_t chunk, std::uint64_t half) const {
   }
 }
 
-/// But what this member takes itself.
+/// But what this member takes itself, unless members of its host fold that first.
 void Transfer::stage_parts(Range range, std::byte* to) const {
   if (!gives()) return;
+  const bool folds_first = members_->hosts != nullptr && reduces(kind_);
   for (int member = 0; member < members_->size; ++member) {
     const Range part = given(members_->rank, member);
     const std::int64_t count = within(range, part.count()).count();
-    if (member == members_->rank || count == 0) continue;
+    if ((member == members_->rank && !folds_first) || count == 0) continue;
     copy_shared(to + size_bytes(member * chunk_elements_), in_at(part.begin + range.begin),
                 size_bytes(count));
   }

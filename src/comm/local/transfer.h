@@ -9,13 +9,14 @@
 // Data in memory that all members map is not staged or collected: slice owners read and write it in
 // place, in one chunk of any size. All members compute the same chunks from the same arrivals.
 //
+// Between hosts the same chunks go by HostTransfer (host_transfer.h).
+//
 // Threads: one; the caller orders the parts among members. Failure: none.
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <utility>
@@ -82,22 +83,8 @@ class Transfer {
   void work(std::uint64_t chunk, std::uint64_t half) const;
   void collect(std::uint64_t chunk, std::uint64_t half) const;
 
-  // The same between hosts (transfer_hosts.cpp), after resolve_for_hosts().
-  // Members stage on their host alone and fold there what they can; nodes travel, each host sums
-  // its slice of them, sums travel, and members collect.
-  using Visit = std::function<void(std::span<std::byte>)>;
-  void resolve_for_hosts();
-  void stage_for_hosts(std::uint64_t chunk, std::uint64_t half) const;
-  void fold_here(std::uint64_t chunk, std::uint64_t half) const;
-  /// What one host has for another: memory that lies in the same places on both.
-  void visit_nodes(std::uint64_t chunk, std::uint64_t half, int from, int to,
-                   const Visit& visit) const;
-  void sum_for_hosts(std::uint64_t chunk, std::uint64_t half) const;
-  void visit_sums(std::uint64_t chunk, std::uint64_t half, int from, int to,
-                  const Visit& visit) const;
-  void collect_from_hosts(std::uint64_t chunk, std::uint64_t half) const;
-
  private:
+  friend class HostTransfer;
   struct Range {
     std::int64_t begin;
     std::int64_t end;
@@ -136,11 +123,6 @@ class Transfer {
   /// Folds values of this operation; `work` has neither their types nor the reduction. Sources
   /// are `present` of the tree over all members, where they are more than one program takes.
   void fold_values(Fold work, std::span<const Block> present) const;
-  const HostSubtrees& subtrees() const;
-  std::byte* place_of(const HostSubtree& subtree, std::uint64_t half) const;
-  std::byte* sums_of(int host, std::uint64_t half) const;
-  void fold_subtrees(std::uint64_t half, std::int64_t begin, std::int64_t count,
-                     void* destination) const;
   void work_reduce(Range range, std::uint64_t half) const;
   void work_reduce_scatter(Range range, std::uint64_t half) const;
   void work_gather(Range range, std::uint64_t half) const;
