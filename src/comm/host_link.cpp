@@ -29,9 +29,7 @@ constexpr std::chrono::milliseconds kLook{5};
 }  // namespace
 
 HostLink::HostLink(GroupState& state, Options options)
-    : state_(state),
-      options_(std::move(options)),
-      under_way_(static_cast<std::size_t>(options_.lanes)) {}
+    : state_(state), options_(std::move(options)) {}
 
 HostLink::~HostLink() { drop(); }
 
@@ -118,29 +116,21 @@ void HostLink::drop() noexcept {
   }
   link_.reset();
   while (in_calls_ != 0) std::this_thread::yield();
-  for (auto& lane : under_way_) lane = 0;
   has_failed_ = false;
   failed_at_.reset();
 }
 
 void HostLink::send(int lane, int host, std::span<const std::byte> bytes,
                     std::function<void()> done) {
-  link_->send(next(sent_, lane, host), host, bytes, then(lane, std::move(done)));
+  link_->send(next(sent_, lane, host), host, bytes, then(std::move(done)));
 }
 
 void HostLink::receive(int lane, int host, std::span<std::byte> bytes, std::function<void()> done) {
-  link_->receive(next(received_, lane, host), host, bytes, then(lane, std::move(done)));
+  link_->receive(next(received_, lane, host), host, bytes, then(std::move(done)));
 }
 
-bool HostLink::is_idle(int lanes) const {
-  return !has_failed_ && std::all_of(under_way_.begin(), under_way_.begin() + lanes,
-                                     [](const auto& lane) { return lane == 0; });
-}
-
-Link::Done HostLink::then(int lane, std::function<void()> done) {
-  auto& under_way = under_way_[static_cast<std::size_t>(lane)];
-  ++under_way;
-  return [this, &under_way, done = std::move(done)](const LinkError* error) {
+Link::Done HostLink::then(std::function<void()> done) {
+  return [this, done = std::move(done)](const LinkError* error) {
     ++in_calls_;
     if (error != nullptr) {
       const std::lock_guard lock(failure_mutex_);
@@ -149,7 +139,6 @@ Link::Done HostLink::then(int lane, std::function<void()> done) {
     } else if (done) {
       done();
     }
-    --under_way;
     announce(state_.job().board());
     --in_calls_;
   };

@@ -52,14 +52,12 @@ class HostLink final : public HostChannel {
             std::function<void()> done = {}) override;
   void receive(int lane, int host, std::span<std::byte> bytes,
                std::function<void()> done = {}) override;
-  /// Nothing is under way on lanes below that one, and nothing has failed.
-  bool is_idle(int lanes) const;
   /// Throws PeerLost where something has failed, once the job has had the time to find out who has
   /// died: what is left then are connections that break by themselves.
   void check() override;
 
  private:
-  Link::Done then(int lane, std::function<void()> done);
+  Link::Done then(std::function<void()> done);
   /// The engine's lane for the next message of a lane to, or from, a host.
   int next(std::vector<std::uint64_t>& turns, int lane, int host);
   void throw_if_lost(const GroupState& firsts, const std::exception& error,
@@ -71,7 +69,6 @@ class HostLink final : public HostChannel {
   int spread_ = 1;                   ///< lanes of the engine for each lane
   std::vector<std::uint64_t> sent_;  ///< messages so far, by lane and host
   std::vector<std::uint64_t> received_;
-  std::vector<std::atomic<std::int64_t>> under_way_;  ///< by lane: operations not complete
   std::atomic<int> in_calls_{0};  ///< threads of the link that are in this object
   std::atomic<bool> has_failed_{false};
   std::mutex failure_mutex_;

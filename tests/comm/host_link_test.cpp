@@ -15,6 +15,7 @@
 #include <gmock/gmock.h>
 
 #include "comm/group_state.h"
+#include "comm/hosts/host_channel.h"
 #include "comm/link/link_engine.h"
 #include "support/log_capture.h"
 #include "support/thread_ranks.h"
@@ -92,9 +93,10 @@ TEST(HostLink, TheMessagesOfALaneGoByTurnsOverItsConnections) {
         link.connect();
         if (job.rank() == 2) return;
         std::byte byte{};
-        for (const int lane : {1, 1, 0, 1, 1, 0}) link.send(lane, 1, {&byte, 1});
-        for (const int lane : {0, 1, 0}) link.receive(lane, 1, {&byte, 1});
-        EXPECT_TRUE(link.is_idle(1));
+        OpenMessages open(2);
+        for (const int lane : {1, 1, 0, 1, 1, 0}) link.send(lane, 1, {&byte, 1}, open.add(1));
+        for (const int lane : {0, 1, 0}) link.receive(lane, 1, {&byte, 1}, open.add(1));
+        EXPECT_FALSE(open.any());
       },
       two_hosts());
   EXPECT_EQ(lanes, 6);
@@ -113,17 +115,20 @@ TEST(HostLink, OverSeveralConnectionsMessagesKeepTheirOrder) {
           HostLink link(*group.state(), {.name = "test", .lanes = 2});
           link.connect();
           std::array<int, 12> numbers{};
+          OpenMessages open(2);
           for (int i = 0; i < 12; ++i) {
             numbers[static_cast<std::size_t>(i)] = 100 + i;
             if (job.rank() == 0) {
               link.send(i % 2, 1,
-                        std::as_bytes(std::span(&numbers[static_cast<std::size_t>(i)], 1)));
+                        std::as_bytes(std::span(&numbers[static_cast<std::size_t>(i)], 1)),
+                        open.add(1));
             } else if (job.rank() == 2) {
               link.receive(i % 2, 0,
-                           std::as_writable_bytes(std::span(&got[static_cast<std::size_t>(i)], 1)));
+                           std::as_writable_bytes(std::span(&got[static_cast<std::size_t>(i)], 1)),
+                           open.add(0));
             }
           }
-          while (!link.is_idle(1)) link.check();
+          while (open.any()) link.check();
           Group(job, "end").barrier();
         },
         two_hosts());

@@ -1,7 +1,6 @@
 #include "sync/hosts/host_sums.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,20 +17,20 @@ namespace {
 constexpr std::size_t kMessageBytes = std::size_t{512} << 10;  ///< aimed at
 constexpr std::size_t kMaxSlotBytes = std::size_t{8} << 20;
 /// Subtrees of one host: a tile of each fits into the staging memory.
-constexpr std::size_t kMaxBlocks = 128;
-static_assert(kMessageBytes + kMaxBlocks * kTile * sizeof(double) <= kMaxSlotBytes);
+constexpr std::size_t kMaxSubtrees = 128;
+static_assert(kMessageBytes + kMaxSubtrees * kTile * sizeof(double) <= kMaxSlotBytes);
 std::int64_t tiles_in(const ElementRange& range) {
   return (range.end - range.begin + kTile - 1) / kTile;
 }
 
 NodeRange nodes_in(const HostSubtree& subtree) { return {subtree.begin, subtree.end}; }
 
-/// The part of a range, whose first tile is number `first`, that lies in tiles [begin, end).
-ElementRange within(const ElementRange& range, std::int64_t first, std::int64_t begin,
-                    std::int64_t end) {
-  const auto from = range.begin + std::max<std::int64_t>(begin - first, 0) * kTile;
-  const auto to = std::min(range.end, range.begin + (end - first) * kTile);
-  return {range.parameter, from, std::max(from, to)};
+/// Tiles [begin, end) of a range.
+ElementRange tiles_between(const ElementRange& range, std::int64_t begin, std::int64_t end) {
+  const auto at = [&](std::int64_t tile) {
+    return std::min(range.end, range.begin + std::max<std::int64_t>(tile, 0) * kTile);
+  };
+  return {range.parameter, at(begin), at(end)};
 }
 
 }  // namespace
@@ -48,17 +47,22 @@ HostSums::HostSums(const Group& group, NodeStore& nodes, Options options)
       state_(*group_.state()),
       nodes_(nodes),
       options_(std::move(options)),
-      hosts_(state_.hosts()),
-      here_(state_.host_of(group_.rank())),
-      slot_bytes_(std::min(kMaxSlotBytes, kMaxBlocks * round_up(nodes.plan().slot_bytes(), kTile))),
-      memory_(
-          group_.allocate_common(kWordBytes + nodes.plan().slot_bytes() +
-                                     2 * kWindow * static_cast<std::size_t>(hosts_) * slot_bytes_,
-                                 fmt::format("sums of hosts of \"{}\"", options_.name))),
+      layout_(state_.layout()),
+      slot_bytes_(
+          std::min(kMaxSlotBytes, kMaxSubtrees * round_up(nodes.plan().slot_bytes(), kTile))),
+      memory_(group_.allocate_common(
+          kWordBytes + nodes.plan().slot_bytes() +
+              2 * kWindow * static_cast<std::size_t>(layout_.hosts) * slot_bytes_,
+          fmt::format("sums of hosts of \"{}\"", options_.name))),
       words_(reinterpret_cast<Words*>(memory_.data())),
       slices_(nodes),
+      lists_(state_, link_, kLists),
       pieces_given_(state_, link_, kPieces),
       link_(state_, {.name = options_.name, .lanes = kLanes, .deadline = options_.deadline}) {
+  std::vector<HostPipeline::Counters*> counters;
+  for (int m = 0; m < layout_.team.size(); ++m) counters.push_back(&words_->members[m]);
+  pipeline_.emplace(state_.job(), layout_, state_.ranks(), link_, std::move(counters),
+                    HostPipeline::Options{.nodes = kNodes, .sums = kSums});
   places_.resize(nodes.plan().parameters().size());
   std::vector<std::uint8_t> summed;
   for (std::uint32_t p = 0; p < nodes.plan().parameters().size(); ++p) {
@@ -70,23 +74,14 @@ HostSums::HostSums(const Group& group, NodeStore& nodes, Options options)
 void HostSums::open(std::uint64_t step) {
   step_ = step;
   pieces_.clear();
+  pipeline_->restart(step << 32);
   closed_ = posted_lists_ = false;
-  filled_ = reduced_ = posted_in_ = posted_out_ = posted_sums_ = 0;
 }
 
-std::size_t HostSums::least(std::atomic<std::uint64_t> Progress::*word) const {
-  std::size_t least = pieces_.size();
-  for (int m = 0; m < team().size(); ++m) {
-    const auto value = (words_->members[m].*word).load(std::memory_order_acquire);
-    if (value < tag(0)) return 0;
-    least = std::min(least, static_cast<std::size_t>(value - tag(0)));
-  }
-  return least;
-}
-
-std::byte* HostSums::staging(bool out, std::size_t piece, int host) const {
-  const auto slot = ((out ? 0 : kWindow) + piece % kWindow) * static_cast<std::size_t>(hosts_) +
-                    static_cast<std::size_t>(host);
+std::byte* HostSums::staging(bool out, std::uint64_t piece, int host) const {
+  const auto slot =
+      ((out ? 0 : kWindow) + piece % kWindow) * static_cast<std::size_t>(layout_.hosts) +
+      static_cast<std::size_t>(host);
   return memory_.data() + kWordBytes + nodes_.plan().slot_bytes() + slot * slot_bytes_;
 }
 
@@ -94,10 +89,10 @@ std::byte* HostSums::sum_at(std::uint32_t parameter) const {
   return memory_.data() + kWordBytes + nodes_.plan().parameters()[parameter].node_offset;
 }
 
-void HostSums::find_blocks() {
+void HostSums::find_subtrees() {
   if (shape_ == nodes_.shape()) return;
-  blocks_.clear();
-  most_blocks_ = 1;
+  subtrees_.clear();
+  most_subtrees_ = 1;
   for (int place = 0; place < nodes_.workers_per_leaf(); ++place) {
     std::vector<Block> nodes;
     std::vector<int> hosts;
@@ -105,24 +100,23 @@ void HostSums::find_blocks() {
       nodes.push_back(node.block);
       hosts.push_back(state_.host_of(node.worker + place));
     }
-    const auto& blocks = blocks_.emplace_back(host_subtrees(nodes, hosts, nodes_.leaf_count()));
-    for (int host = 0; host < hosts_; ++host) {
-      most_blocks_ =
-          std::max(most_blocks_,
-                   static_cast<std::size_t>(std::ranges::count(blocks, host, &HostSubtree::host)));
+    const auto& subtrees = subtrees_.emplace_back(host_subtrees(nodes, hosts, nodes_.leaf_count()));
+    for (int host = 0; host < layout_.hosts; ++host) {
+      most_subtrees_ = std::max(most_subtrees_, static_cast<std::size_t>(std::ranges::count(
+                                                    subtrees, host, &HostSubtree::host)));
     }
   }
-  if (most_blocks_ > kMaxBlocks) {
+  if (most_subtrees_ > kMaxSubtrees) {
     throw Unsupported(fmt::format(
         "the shards of \"{}\" alternate between hosts, so that one of them has {} parts of the sum "
         "and not at most {}: give the workers of a host consecutive ranks",
-        options_.name, most_blocks_, kMaxBlocks));
+        options_.name, most_subtrees_, kMaxSubtrees));
   }
   shape_ = nodes_.shape();
 }
 
 void HostSums::add(std::span<const std::uint32_t> parameters) {
-  find_blocks();
+  find_subtrees();
   std::vector<std::uint32_t> touched;
   std::size_t bytes = 0;
   for (const auto p : parameters) {
@@ -133,159 +127,145 @@ void HostSums::add(std::span<const std::uint32_t> parameters) {
   }
   std::ranges::sort(touched);  // as they lie in memory
   if (bytes == 0) return;
-  const auto whole = kMessageBytes * static_cast<std::size_t>(hosts_);
-  const auto pieces = static_cast<int>((bytes * most_blocks_ + whole - 1) / whole);
+  const auto whole = kMessageBytes * static_cast<std::size_t>(layout_.hosts);
+  const auto pieces = static_cast<int>((bytes * most_subtrees_ + whole - 1) / whole);
   for (int k = 0; k < pieces; ++k) {
-    auto& piece = pieces_.emplace_back();
-    for (int host = 0; host < hosts_; ++host) {
-      piece.slices.push_back(
-          tile_share(nodes_.plan(), touched, k * hosts_ + host, pieces * hosts_));
+    auto& slices = pieces_.emplace_back();
+    for (int host = 0; host < layout_.hosts; ++host) {
+      slices.push_back(
+          tile_share(nodes_.plan(), touched, k * layout_.hosts + host, pieces * layout_.hosts));
     }
   }
+  pipeline_->add(static_cast<std::uint64_t>(pieces));
 }
 
 void HostSums::close() { closed_ = true; }
 
-HostSums::TilePart HostSums::own_part(const std::vector<ElementRange>& slice) const {
+/// Of the tiles of a slice, counted over all its ranges, each worker of this host has a share.
+std::vector<std::size_t> HostSums::visit_parts(const Slice& slice, const PartsVisit& visit) const {
   std::int64_t tiles = 0;
   for (const auto& range : slice) tiles += tiles_in(range);
-  return {tiles * team().rank / team().size(), tiles * (team().rank + 1) / team().size()};
-}
-
-std::vector<ElementRange> HostSums::clipped(const std::vector<ElementRange>& slice,
-                                            TilePart part) const {
-  std::vector<ElementRange> ranges;
+  const auto& team = layout_.team;
+  const auto begin = tiles * team.rank / team.size();
+  const auto end = tiles * (team.rank + 1) / team.size();
+  std::vector<std::size_t> bytes(static_cast<std::size_t>(layout_.hosts));
+  std::vector<Part> parts;
   std::int64_t first = 0;
   for (const auto& range : slice) {
-    const auto inside = within(range, first, part.begin, part.end);
-    if (inside.begin < inside.end) ranges.push_back(inside);
+    const auto mine = tiles_between(range, begin - first, end - first);
     first += tiles_in(range);
+    parts.clear();
+    for (const auto& subtree : subtrees_of(range.parameter)) {
+      if (!nodes_.touched(range.parameter, nodes_in(subtree))) continue;
+      auto& offset = bytes[static_cast<std::size_t>(subtree.host)];
+      parts.push_back({&subtree, offset + bytes_before(mine) - bytes_before(range)});
+      offset += bytes_of(range);
+    }
+    if (visit && mine.begin < mine.end) visit(mine, parts);
   }
-  return ranges;
+  return bytes;
 }
 
-std::size_t HostSums::visit(const std::vector<ElementRange>& slice, int host,
-                            std::optional<TilePart> part, const Visit& visit) const {
-  std::size_t offset = 0;
-  for (int place = 0; place < nodes_.workers_per_leaf(); ++place) {
-    for (const auto& block : blocks_[static_cast<std::size_t>(place)]) {
-      if (block.host != host) continue;
-      std::int64_t first = 0;
-      for (const auto& range : slice) {
-        const auto number = std::exchange(first, first + tiles_in(range));
-        if (places_[range.parameter] != place) continue;
-        if (!nodes_.touched(range.parameter, nodes_in(block))) continue;
-        const auto inside = part ? within(range, number, part->begin, part->end) : range;
-        if (visit && inside.begin < inside.end) {
-          visit(block, inside, offset + bytes_before(inside) - bytes_before(range));
-        }
-        offset +=
-            static_cast<std::size_t>(range.end - range.begin) * size_of(type_of(range.parameter));
+/// What becomes this host's message to each other.
+void HostSums::fold(std::uint64_t piece) {
+  for (int host = 0; host < layout_.hosts; ++host) {
+    if (host == layout_.here) continue;
+    visit_parts(slice_of(piece, host), [&](const ElementRange& mine, std::span<const Part> parts) {
+      for (const auto& [subtree, offset] : parts) {
+        if (subtree->host != layout_.here) continue;
+        void* const to = staging(true, piece, host) + offset;
+        slices_.fold(nodes_.nodes_of(mine.parameter, nodes_in(*subtree)), mine.begin, mine.end,
+                     type_of(mine.parameter), {&to, 1});
       }
-    }
+    });
   }
-  return offset;
 }
 
-/// Where the sums of a slice lie: neighbours in memory are one run.
-std::vector<std::span<std::byte>> HostSums::runs_of(const std::vector<ElementRange>& slice) const {
-  std::vector<std::span<std::byte>> runs;
-  for (const auto& range : slice) {
-    auto* const begin = sum_at(range.parameter) + bytes_before(range);
-    const auto bytes =
-        static_cast<std::size_t>(range.end - range.begin) * size_of(type_of(range.parameter));
-    if (!runs.empty() && begin - (runs.back().data() + runs.back().size()) <
-                             static_cast<std::ptrdiff_t>(kCacheLine)) {
-      runs.back() = {runs.back().data(), begin + bytes};
-    } else {
-      runs.emplace_back(begin, bytes);
+/// This host's own nodes, and the sums of other hosts'.
+void HostSums::sum(std::uint64_t piece) {
+  const auto add_up = [&](const ElementRange& mine, std::span<const Part> parts) {
+    auto sources = nodes_.nodes_of(mine.parameter, {0, 0});
+    for (const auto& [subtree, offset] : parts) {
+      if (subtree->host != layout_.here) {
+        // Any of the subtree's leaves has its place in the tree over the others.
+        sources.pattern[subtree->begin] = '1';
+        sources.nodes.push_back(staging(false, piece, subtree->host) + offset - bytes_before(mine));
+        continue;
+      }
+      const auto own = nodes_.nodes_of(mine.parameter, nodes_in(*subtree));
+      for (auto n = subtree->begin; n < subtree->end; ++n) sources.pattern[n] = own.pattern[n];
+      sources.nodes.insert(sources.nodes.end(), own.nodes.begin(), own.nodes.end());
     }
+    void* const to = sum_at(mine.parameter) + bytes_before(mine);
+    slices_.fold(sources, mine.begin, mine.end, type_of(mine.parameter), {&to, 1});
+  };
+  visit_parts(slice_of(piece, layout_.here), add_up);
+}
+
+void HostSums::visit_nodes(std::uint64_t piece, int from, int to, const Visit& visit) {
+  const auto bytes = visit_parts(slice_of(piece, to), {})[static_cast<std::size_t>(from)];
+  const bool is_own = from == layout_.here;
+  if (bytes > 0) visit({staging(is_own, piece, is_own ? to : from), bytes});
+}
+
+/// Sums that are neighbours in memory are one message.
+void HostSums::visit_sums(std::uint64_t piece, int from, int /*to*/, const Visit& visit) {
+  std::span<std::byte> run;
+  for (const auto& range : slice_of(piece, from)) {
+    auto* const begin = sum_at(range.parameter) + bytes_before(range);
+    const auto* const end = run.data() + run.size();
+    if (!run.empty() && begin - end < static_cast<std::ptrdiff_t>(kCacheLine)) {
+      run = {run.data(), begin + bytes_of(range)};
+      continue;
+    }
+    if (!run.empty()) visit(run);
+    run = {begin, bytes_of(range)};
   }
-  return runs;
+  if (!run.empty()) visit(run);
 }
 
 bool HostSums::progress() {
-  while (filled_ < pieces_.size() &&
-         (filled_ < kWindow || words_->sent[filled_ % kWindow].load(std::memory_order_acquire) ==
-                                   tag(filled_ - kWindow + 1))) {
-    fill(pieces_[filled_], filled_);
-    words_->members[team().rank].filled.store(tag(++filled_), std::memory_order_release);
-    announce(state_.job().board());
-    if (drives()) drive();
+  const bool drives = layout_.drives() && link_.is_connected();
+  if (drives) link_.check();
+  if (drives && closed_ && !posted_lists_) post_lists();
+  while (pipeline_->advance(*this)) {
   }
-  if (drives()) drive();
-  while (reduced_ < pieces_.size() &&
-         words_->arrived[reduced_ % kWindow].load(std::memory_order_acquire) == tag(reduced_ + 1)) {
-    reduce(pieces_[reduced_], reduced_);
-    words_->members[team().rank].reduced.store(tag(++reduced_), std::memory_order_release);
-    announce(state_.job().board());
-    if (drives()) drive();
+  const bool is_finished = words_->finished.load(std::memory_order_acquire) == step_;
+  if (is_finished || !posted_lists_ || !lists_.are_done() || !pipeline_->is_gathered()) {
+    return is_finished;
   }
-  return words_->finished.load(std::memory_order_acquire) == step_;
+  words_->finished.store(step_, std::memory_order_release);
+  announce(state_.job().board());
+  return true;
 }
 
-/// This worker's part of what this host sends to the others of a piece.
-void HostSums::fill(const Piece& piece, std::size_t k) {
-  for (int host = 0; host < hosts_; ++host) {
-    if (host == here_) continue;
-    const auto& slice = piece.slices[static_cast<std::size_t>(host)];
-    visit(slice, here_, own_part(slice),
-          [&](const HostSubtree& block, const ElementRange& range, std::size_t offset) {
-            void* const to = staging(true, k, host) + offset;
-            slices_.fold(nodes_.nodes_of(range.parameter, nodes_in(block)), range.begin, range.end,
-                         type_of(range.parameter), {&to, 1});
-          });
-  }
-}
-
-/// This worker's part of this host's slice of a piece: its own nodes, and the sums of other hosts'.
-void HostSums::reduce(const Piece& piece, std::size_t k) {
-  const auto& slice = piece.slices[static_cast<std::size_t>(here_)];
-  const auto part = own_part(slice);
-  // Where element 0 of another host's block would lie, by parameter.
-  std::map<std::pair<std::uint32_t, const HostSubtree*>, const std::byte*> received;
-  for (int host = 0; host < hosts_; ++host) {
-    if (host == here_) continue;
-    visit(slice, host, part,
-          [&](const HostSubtree& block, const ElementRange& range, std::size_t offset) {
-            received[{range.parameter, &block}] =
-                staging(false, k, host) + offset - bytes_before(range);
-          });
-  }
-  for (const auto& range : clipped(slice, part)) {
-    auto sources = nodes_.nodes_of(range.parameter, {0, 0});
-    for (const auto& block : blocks_of(range.parameter)) {
-      if (!nodes_.touched(range.parameter, nodes_in(block))) continue;
-      if (block.host != here_) {
-        // Any of the subtree's leaves has its place in the tree over the others.
-        sources.pattern[block.begin] = '1';
-        sources.nodes.push_back(received.at({range.parameter, &block}));
-        continue;
+/// All lists of rows, whose lengths have come with the step, and nodes that become messages.
+void HostSums::post_lists() {
+  std::vector<HostPiece> lists;
+  for (std::uint32_t p = 0; p < nodes_.plan().parameters().size(); ++p) {
+    if (nodes_.is_summed(p)) continue;
+    for (const auto& node : nodes_.held()) {
+      for (const auto part : nodes_.parts_of(node, p)) {
+        lists.push_back({nodes_.worker_of(node, p), part.data(), part.size()});
       }
-      const auto own = nodes_.nodes_of(range.parameter, nodes_in(block));
-      for (auto n = block.begin; n < block.end; ++n) sources.pattern[n] = own.pattern[n];
-      sources.nodes.insert(sources.nodes.end(), own.nodes.begin(), own.nodes.end());
     }
-    void* const to = sum_at(range.parameter) + bytes_before(range);
-    slices_.fold(sources, range.begin, range.end, type_of(range.parameter), {&to, 1});
   }
+  lists_.post(lists);
+  posted_lists_ = true;
 }
 
 /// Neighbours that are behind this worker; else all of other hosts. Two workers are never behind
 /// one another: what the host's workers wait for together is on other hosts. In a step of lists
-/// alone nobody fills a piece.
+/// alone nobody folds a piece.
 RankSet HostSums::missing() const {
-  RankSet behind;
+  const auto folded = pipeline_->through(HostPipeline::kFolded);
+  const auto behind = pipeline_->behind(HostPipeline::kFolded, folded);
+  if (!behind.empty()) return behind;
   RankSet elsewhere;
-  for (int m = 0; m < team().size() && filled_ > 0; ++m) {
-    if (words_->members[m].filled.load() < tag(filled_)) {
-      behind.insert(group_.job_rank(team().member(m)));
-    }
-  }
   for (int r = 0; r < group_.size(); ++r) {
-    if (state_.host_of(r) != here_) elsewhere.insert(group_.job_rank(r));
+    if (state_.host_of(r) != layout_.here) elsewhere.insert(group_.job_rank(r));
   }
-  return behind.empty() ? elsewhere : behind;
+  return elsewhere;
 }
 
 }  // namespace tutti

@@ -7,11 +7,10 @@
 //
 //   nodes of this host → out │ link │ in → sum of a slice │ link │ sums of all slices
 //
-// A bucket is cut into pieces, so that folds and both ways of the link overlap; a piece has a slice
-// for each host. The workers of a host share the folds, its first one drives the link. Lists of
-// rows, and nodes that become messages where hosts share a logical worker, are not added up first:
-// every host gets all of them. Messages of codecs and copies of
-// parameters, pieces of memory that one host has made, take the same link.
+// A bucket is cut into pieces, which go through a HostPipeline; a piece has a slice for each host.
+// Lists of rows, and nodes that become messages where hosts share a logical worker, are not added
+// up first: every host gets all of them. Messages of codecs and copies of parameters, pieces of
+// memory that one host has made, take the same link.
 //
 // Threads: one; the link's own threads store words that are waited for. Failure: that of the link
 // (comm/host_link.h); drop() ends a step that failed, and after that connect() makes another link.
@@ -31,6 +30,7 @@
 #include "comm/host_copies.h"
 #include "comm/host_link.h"
 #include "comm/hosts/host_layout.h"
+#include "comm/hosts/host_pipeline.h"
 #include "job/wire/board.h"
 #include "sync/nodes/node_store.h"
 #include "sync/nodes/slice_fold.h"
@@ -40,10 +40,10 @@
 
 namespace tutti {
 
-class HostSums {
+class HostSums final : HostWork {
   /// Nodes, sums, lists and pieces are messages of lanes of their own: what precedes what among
   /// them differs from host to host.
-  enum Lane { kNodes, kSums, kLists, kPieces, kLanes };  // pieces last: they may outlast sums
+  enum Lane { kNodes, kSums, kLists, kPieces, kLanes };
 
  public:
   struct Options {
@@ -85,55 +85,36 @@ class HostSums {
   void drop() noexcept {
     link_.drop();
     pieces_given_.forget();
+    lists_.forget();
   }
 
  private:
-  /// A worker's words, on its own cache line: pieces that it has come through in a step.
-  struct alignas(kCacheLine) Progress {
-    std::atomic<std::uint64_t> filled;
-    std::atomic<std::uint64_t> reduced;
-  };
-  static constexpr std::size_t kWindow = 8;  ///< pieces between whose staging memory is reused
-  /// The words of a host, in zero-filled memory that its workers share. A word is the step and a
-  /// number within it, or less.
+  /// What a host's workers share, in memory that was zero.
   struct Words {
-    Progress members[kMaxWorkersPerHost];
-    alignas(kCacheLine) std::atomic<std::uint64_t> sent[kWindow];  ///< piece whose sends are done
-    alignas(kCacheLine) std::atomic<std::uint64_t> arrived[kWindow];  ///< piece that has come in
+    HostPipeline::Counters members[kMaxWorkersPerHost];
     alignas(kCacheLine) std::atomic<std::uint64_t> finished;  ///< the step whose sums are in place
   };
+  static constexpr std::size_t kWindow = HostPipeline::kMostUnderWay;
   static constexpr std::size_t kWordBytes = (sizeof(Words) + 4095) / 4096 * 4096;
-  struct Piece {
-    std::vector<std::vector<ElementRange>> slices;  ///< by host
-    // Operations with nodes that are not complete yet.
-    std::atomic<int> sends{0};
-    std::atomic<int> receives{0};
+  /// What one host adds up of a piece.
+  using Slice = std::vector<ElementRange>;
+  /// What a host has of a range, and where it lies in that host's message.
+  struct Part {
+    const HostSubtree* subtree;
+    std::size_t offset;
   };
-  /// The tiles [begin, end) of a slice, counted over all its ranges.
-  struct TilePart {
-    std::int64_t begin = 0;
-    std::int64_t end = 0;
-  };
-  using Visit = std::function<void(const HostSubtree&, const ElementRange&, std::size_t offset)>;
+  using PartsVisit = std::function<void(const ElementRange&, std::span<const Part>)>;
 
   HostSums(const Group& group, NodeStore& nodes, Options options);
-  bool drives() const { return team().rank == 0; }
-  const Team& team() const { return nodes_.team(); }
-  std::uint64_t tag(std::size_t number) const { return (step_ << 32) | number; }
-  /// The least number of all workers of this host.
-  std::size_t least(std::atomic<std::uint64_t> Progress::*word) const;
-  std::byte* staging(bool out, std::size_t piece, int host) const;
+  std::byte* staging(bool out, std::uint64_t piece, int host) const;
   std::byte* sum_at(std::uint32_t parameter) const;
-  void find_blocks();
-  const std::vector<HostSubtree>& blocks_of(std::uint32_t parameter) const {
-    return blocks_[static_cast<std::size_t>(places_[parameter])];
+  void find_subtrees();
+  const std::vector<HostSubtree>& subtrees_of(std::uint32_t parameter) const {
+    return subtrees_[static_cast<std::size_t>(places_[parameter])];
   }
-  /// Calls `visit` for what a host has of a slice: the range of each block, and where it lies in
-  /// the host's message. Returns the bytes of that.
-  std::size_t visit(const std::vector<ElementRange>& slice, int host, std::optional<TilePart> part,
-                    const Visit& visit) const;
-  TilePart own_part(const std::vector<ElementRange>& slice) const;
-  std::vector<ElementRange> clipped(const std::vector<ElementRange>& slice, TilePart part) const;
+  /// Calls `visit`, where there is one, for this worker's part of each range of a slice, with what
+  /// hosts have of it. Returns the bytes of each host's message.
+  std::vector<std::size_t> visit_parts(const Slice& slice, const PartsVisit& visit) const;
   DType type_of(std::uint32_t parameter) const {
     return nodes_.plan().parameters()[parameter].node_type;
   }
@@ -141,50 +122,41 @@ class HostSums {
   std::size_t bytes_before(const ElementRange& range) const {
     return static_cast<std::size_t>(range.begin) * size_of(type_of(range.parameter));
   }
-  std::vector<std::span<std::byte>> runs_of(const std::vector<ElementRange>& slice) const;
-
-  void fill(const Piece& piece, std::size_t k);
-  void reduce(const Piece& piece, std::size_t k);
-
-  // ---- host_sums_link.cpp: what the worker does that drives the link ----
-
-  void drive();
-  void post_in(Piece& piece, std::size_t k);
-  void post_out(Piece& piece, std::size_t k);
-  void post_sums(const Piece& piece);
+  std::size_t bytes_of(const ElementRange& range) const {
+    return static_cast<std::size_t>(range.end - range.begin) * size_of(type_of(range.parameter));
+  }
+  const Slice& slice_of(std::uint64_t piece, int host) const {
+    return pieces_[piece][static_cast<std::size_t>(host)];
+  }
   void post_lists();
-  /// What completes an operation of the piece: the last one stores the word.
-  std::function<void()> last_of(std::atomic<int>& open, std::atomic<std::uint64_t>& word,
-                                std::size_t k);
+
+  void fold(std::uint64_t piece) override;
+  void sum(std::uint64_t piece) override;
+  void visit_nodes(std::uint64_t piece, int from, int to, const Visit& visit) override;
+  void visit_sums(std::uint64_t piece, int from, int to, const Visit& visit) override;
 
   Group group_;
   GroupState& state_;
   NodeStore& nodes_;
   Options options_;
-  int hosts_;
-  int here_;                ///< this host
+  const HostLayout& layout_;
   std::size_t slot_bytes_;  ///< of staging memory
   SharedMemory memory_;     ///< words, sums, staging memory
   Words* words_;
   SliceFold slices_;
 
   std::uint64_t step_ = 0;
-  std::uint64_t shape_ = ~std::uint64_t{0};  ///< NodeStore::shape() of blocks_
+  std::uint64_t shape_ = ~std::uint64_t{0};  ///< NodeStore::shape() of subtrees_
   /// By place of those who have a parameter among the workers of a leaf.
-  std::vector<std::vector<HostSubtree>> blocks_;
-  std::vector<int> places_;      ///< by parameter, in this step
-  std::size_t most_blocks_ = 1;  ///< of one host
-  std::deque<Piece> pieces_;
+  std::vector<std::vector<HostSubtree>> subtrees_;
+  std::vector<int> places_;                ///< by parameter, in this step
+  std::size_t most_subtrees_ = 1;          ///< of one host
+  std::deque<std::vector<Slice>> pieces_;  ///< by host
   bool closed_ = false;
-  std::size_t filled_ = 0;
-  std::size_t reduced_ = 0;
-
-  // Of the worker that drives the link.
-  std::size_t posted_in_ = 0;
-  std::size_t posted_out_ = 0;
-  std::size_t posted_sums_ = 0;
   bool posted_lists_ = false;
+  PostedPieces lists_;
   PostedPieces pieces_given_;
+  std::optional<HostPipeline> pipeline_;
   HostLink link_;  ///< last, so that its operations end first
 };
 
