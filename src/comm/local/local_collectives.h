@@ -22,6 +22,7 @@
 #include "comm/hosts/host_channel.h"
 #include "comm/hosts/host_pipeline.h"
 #include "comm/local/control_arena.h"
+#include "comm/local/lane_members.h"
 #include "comm/local/local_members.h"
 #include "comm/local/operation.h"
 #include "comm/local/region_table.h"
@@ -67,8 +68,7 @@ class LocalCollectives final : public Unfinished {
   void end_with_current_exception();
 
  private:
-  /// Something all members must have done before this one continues.
-  enum class Goal { arrived, staged, worked, finished, travelled };
+  using Goal = LaneMembers::Goal;
   enum class Phase { arriving, staging, working };
   /// How far an operation proceeds: to its end; as far as it can; the same for a thread that waits
   /// for something else, without a deadline.
@@ -105,7 +105,6 @@ class LocalCollectives final : public Unfinished {
   // Starting (local_collectives_start.cpp).
   void make_room(std::uint64_t sequence);
   Way way_of(const Transfer& transfer, OperationKind kind) const;
-  void note_places(std::uint64_t sequence, const Operation& operation);
   void begin_by_place(std::uint64_t sequence);
   void begin_slices(std::uint64_t sequence);
 
@@ -115,34 +114,21 @@ class LocalCollectives final : public Unfinished {
   bool advance_large(std::uint64_t sequence, Drive drive);
   void stage_chunk(Pending& operation, std::uint64_t chunk);
   void finish(std::uint64_t sequence);
-  bool has_reached(int member, Goal goal, std::uint64_t value) const;
-  /// Across hosts a member's own part counts once it is in the order of all (job/publish.h).
-  bool waits_for(int member) const { return spans_hosts_ || member != members_.rank; }
-  bool all_reached(Goal goal, std::uint64_t value) const;
   bool wait_for(Goal goal, std::uint64_t value, std::uint64_t sequence, Drive drive);
   WaitSubject subject_of(Goal goal, std::uint64_t value, std::uint64_t sequence);
-  bool calls_agree(std::uint64_t sequence) const;
-  /// Whether, after by_place, every member's contribution is in its inline buffer.
-  bool all_inlined(std::uint64_t sequence) const;
 
   // Failure (local_collectives_failure.cpp).
   /// The number in the group of the lane's operation.
   std::uint64_t call_of(std::uint64_t sequence) const {
     return (sequence - 1) * shared_.lanes.size() + static_cast<std::uint64_t>(lane_) + 1;
   }
-  RankSet missing(Goal goal, std::uint64_t value) const;
   /// Checks the peers periodically, for tests of a call that is not waited for.
   void poll_peers(Goal goal, std::uint64_t value, std::uint64_t sequence);
-  /// `how`, which is about a call in which members disagree, follows its number in the text.
-  [[noreturn]] void fail_mismatch(std::uint64_t sequence, std::string_view how);
   /// Ends the group for the first call, of those up to this one, in which members disagree: alike
   /// on all members, whichever lane each looks at first.
   [[noreturn]] void fail_first_mismatch(std::uint64_t sequence);
   /// The lane's first operation up to that call in which members are known to disagree; 0: none.
   std::uint64_t first_mismatch_up_to(std::uint64_t call) const;
-  /// What each member has asked for.
-  std::string how_calls_differ(std::uint64_t sequence) const;
-  std::string how_pair_differs(std::uint64_t sequence, const Transfer::Pair& pair) const;
   void end(EndingReason reason);
   /// The same where the exception has ended a wait of an operation: throws it, unless the operation
   /// has succeeded in spite of it.
@@ -171,6 +157,7 @@ class LocalCollectives final : public Unfinished {
   std::optional<EndingReason>& ended_;
 
   ControlArena control_;  ///< the lane's
+  const LaneMembers lane_members_;
   HostChannel* channel_ = nullptr;
   std::optional<HostPipeline> pipeline_;  ///< where members are on several hosts
 

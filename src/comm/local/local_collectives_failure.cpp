@@ -1,27 +1,14 @@
 // How a local group ends before its time: one member finds the reason, all fail with it.
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/scoped_flag.h"
 #include "comm/local/local_collectives.h"
-#include "job/wire/rank_set.h"
 
 namespace tutti {
-
-RankSet LocalCollectives::missing(Goal goal, std::uint64_t value) const {
-  if (goal == Goal::travelled) return pipeline_->late();
-  RankSet late;
-  for (int member = 0; member < members_.size; ++member) {
-    if (member != members_.rank && !has_reached(member, goal, value)) {
-      late.insert(group_.ranks[static_cast<std::size_t>(member)]);
-    }
-  }
-  return late;
-}
 
 std::string LocalCollectives::what(std::uint64_t sequence) const {
   // A full ring is waited for before the new operation has a record.
@@ -53,13 +40,6 @@ void LocalCollectives::poll_peers(Goal goal, std::uint64_t value, std::uint64_t 
   }
 }
 
-void LocalCollectives::fail_mismatch(std::uint64_t sequence, std::string_view how) {
-  end({.kind = EndingKind::mismatch,
-       .text = fmt::format("members of group \"{}\" disagree in call {}{}", group_.name,
-                           call_of(sequence), how)});
-  ended_->raise();
-}
-
 /// All members have made the calls before one that they have all made: where two of them differ,
 /// everybody sees the first.
 void LocalCollectives::fail_first_mismatch(std::uint64_t sequence) {
@@ -71,55 +51,24 @@ void LocalCollectives::fail_first_mismatch(std::uint64_t sequence) {
     first = lane;
     first_sequence = found;
   }
+  const auto& members = first->lane_members_;
   const auto pair = first->pending(first_sequence).transfer.disagreeing();
-  first->fail_mismatch(first_sequence, first->calls_agree(first_sequence) && pair
-                                           ? first->how_pair_differs(first_sequence, *pair)
-                                           : first->how_calls_differ(first_sequence));
+  const std::string how = members.agree(first_sequence) && pair
+                              ? members.how_pair_differs(first_sequence, *pair)
+                              : members.how_calls_differ(first_sequence);
+  first->end({.kind = EndingKind::mismatch,
+              .text = fmt::format("members of group \"{}\" disagree in call {}{}", group_.name,
+                                  first->call_of(first_sequence), how)});
+  ended_->raise();
 }
 
 std::uint64_t LocalCollectives::first_mismatch_up_to(std::uint64_t call) const {
   for (std::uint64_t sequence = completed_ + 1; sequence <= started_; ++sequence) {
-    if (call_of(sequence) > call || !all_reached(Goal::arrived, sequence)) return 0;
+    if (call_of(sequence) > call || !lane_members_.all_reached(Goal::arrived, sequence)) return 0;
     const Transfer& transfer = pending_[sequence % kRing].transfer;
-    if (!calls_agree(sequence) || transfer.disagreeing()) return sequence;
+    if (!lane_members_.agree(sequence) || transfer.disagreeing()) return sequence;
   }
   return 0;
-}
-
-std::string LocalCollectives::how_calls_differ(std::uint64_t sequence) const {
-  std::string text;
-  const auto hash_of = [&](int member) {
-    return control_.arrival(member, sequence).hash.load(std::memory_order_relaxed);
-  };
-  char separator = ':';
-  for (int member = 0; member < members_.size; ++member) {
-    const std::uint64_t hash = hash_of(member);
-    std::vector<int> alike;
-    bool listed = false;
-    for (int other = 0; other < members_.size; ++other) {
-      if (hash_of(other) != hash) continue;
-      if (other < member) listed = true;
-      alike.push_back(group_.ranks[static_cast<std::size_t>(other)]);
-    }
-    if (listed) continue;
-    fmt::format_to(std::back_inserter(text), "{} rank{} {}: {}", separator,
-                   alike.size() > 1 ? "s" : "", rank_list(RankSet::of(alike)),
-                   describe(control_.record(member, sequence), members_.size));
-    separator = ';';
-  }
-  return text;
-}
-
-std::string LocalCollectives::how_pair_differs(std::uint64_t sequence,
-                                               const Transfer::Pair& pair) const {
-  const auto [giver, taker] = pair;
-  const auto rank_of = [&](int member) { return group_.ranks[static_cast<std::size_t>(member)]; };
-  const auto at = [&](int member, int place) {
-    return control_.counts(member, sequence)[static_cast<std::size_t>(place)];
-  };
-  return fmt::format(", {}: rank {} gives rank {} {} elements, which takes {} from it",
-                     describe(control_.record(giver, sequence), members_.size), rank_of(giver),
-                     rank_of(taker), at(giver, taker), at(taker, members_.size + giver));
 }
 
 void LocalCollectives::fail(std::string_view why) {
@@ -182,12 +131,12 @@ bool LocalCollectives::lacks_nothing(std::uint64_t sequence) {
   if (sequence > started_ || !ends_alike(sequence)) return false;
   const Pending& operation = pending(sequence);
   if (operation.phase == Phase::arriving) {
-    return operation.way != Way::slices && all_reached(Goal::arrived, sequence) &&
-           calls_agree(sequence) && !operation.transfer.disagreeing() &&
-           (operation.way == Way::one_wait || all_inlined(sequence));
+    return operation.way != Way::slices && lane_members_.all_reached(Goal::arrived, sequence) &&
+           lane_members_.agree(sequence) && !operation.transfer.disagreeing() &&
+           (operation.way == Way::one_wait || lane_members_.all_inlined(sequence));
   }
   return operation.phase == Phase::working && operation.chunk + 1 == operation.transfer.chunks() &&
-         all_reached(Goal::worked, chunks_done_ + operation.transfer.chunks());
+         lane_members_.all_reached(Goal::worked, chunks_done_ + operation.transfer.chunks());
 }
 
 bool LocalCollectives::has_succeeded(std::uint64_t sequence) {

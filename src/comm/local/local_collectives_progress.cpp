@@ -66,9 +66,10 @@ bool LocalCollectives::advance(Drive drive) {
   Pending& oldest = pending(sequence);
   if (oldest.phase == Phase::arriving) {
     if (!wait_for(Goal::arrived, sequence, sequence, drive)) return false;
-    if (!calls_agree(sequence) || oldest.transfer.disagreeing()) fail_first_mismatch(sequence);
+    if (!lane_members_.agree(sequence) || oldest.transfer.disagreeing())
+      fail_first_mismatch(sequence);
     if (oldest.way == Way::by_place) {
-      oldest.way = all_inlined(sequence) ? Way::one_wait : Way::slices;
+      oldest.way = lane_members_.all_inlined(sequence) ? Way::one_wait : Way::slices;
     }
     if (oldest.way == Way::one_wait) {
       oldest.transfer.finish_inline();
@@ -106,7 +107,7 @@ bool LocalCollectives::advance_large(std::uint64_t sequence, Drive drive) {
           stage_chunk(oldest, oldest.chunk);
         }
         if (oldest.staged == oldest.chunk + 1 && oldest.staged < transfer.chunks() &&
-            all_reached(Goal::worked, number)) {
+            lane_members_.all_reached(Goal::worked, number)) {
           stage_chunk(oldest, oldest.staged);
         }
         if (!wait_for(Goal::staged, number + 1, sequence, drive)) return false;
@@ -165,41 +166,18 @@ void LocalCollectives::finish(std::uint64_t sequence) {
   if (started_ != completed_) announce(job_.board());
 }
 
-/// Sequentially consistent, as is the state of the ending: ending.h relies on their order.
-bool LocalCollectives::has_reached(int member, Goal goal, std::uint64_t value) const {
-  switch (goal) {
-    case Goal::arrived:
-      return control_.arrival(member, value).sequence.load(std::memory_order_seq_cst) == value;
-    case Goal::staged:
-      return control_.progress(member).staged.value.load(std::memory_order_seq_cst) >= value;
-    case Goal::worked:
-      return control_.progress(member).worked.value.load(std::memory_order_seq_cst) >= value;
-    case Goal::finished:
-      return control_.progress(member).finished.value.load(std::memory_order_seq_cst) >= value;
-    case Goal::travelled:
-      break;  // is no member's own part
-  }
-  return false;
-}
-
-bool LocalCollectives::all_reached(Goal goal, std::uint64_t value) const {
-  for (int member = 0; member < members_.size; ++member) {
-    if (waits_for(member) && !has_reached(member, goal, value)) return false;
-  }
-  return true;
-}
-
 bool LocalCollectives::wait_for(Goal goal, std::uint64_t value, std::uint64_t sequence,
                                 Drive drive) {
   if (drive != Drive::wait) {
-    if (all_reached(goal, value)) return true;
+    if (lane_members_.all_reached(goal, value)) return true;
     if (drive == Drive::poll) poll_peers(goal, value, sequence);
     return false;
   }
   int next = 0;
   const auto ready = [&] {
     for (; next < members_.size; ++next) {
-      if (waits_for(next) && !has_reached(next, goal, value)) return false;
+      if (lane_members_.waits_for(next) && !lane_members_.has_reached(next, goal, value))
+        return false;
     }
     return true;
   };
@@ -212,33 +190,19 @@ bool LocalCollectives::wait_for(Goal goal, std::uint64_t value, std::uint64_t se
 }
 
 WaitSubject LocalCollectives::subject_of(Goal goal, std::uint64_t value, std::uint64_t sequence) {
-  return {.missing = [this, goal, value] { return missing(goal, value); },
+  const auto missing = [this, goal, value] {
+    return goal == Goal::travelled ? pipeline_->late() : lane_members_.behind(goal, value);
+  };
+  return {.missing = missing,
           .members = member_ranks_,
           .what = [this, sequence] { return what(sequence); },
           .check =
-              [this, goal, value, sequence] {
+              [this, missing, sequence] {
                 check_open(sequence);
-                if (shared_.partners) shared_.partners([&] { return missing(goal, value); });
+                if (shared_.partners) shared_.partners(missing);
               },
           .deadline = job_.deadline(pending(sequence).patience),
           .needs_calls = goal == Goal::arrived};
-}
-
-bool LocalCollectives::all_inlined(std::uint64_t sequence) const {
-  for (int member = 0; member < members_.size; ++member) {
-    if (control_.arrival(member, sequence).in.region != Location::kInlined) return false;
-  }
-  return true;
-}
-
-bool LocalCollectives::calls_agree(std::uint64_t sequence) const {
-  const std::uint64_t hash = pending_[sequence % kRing].hash;
-  for (int member = 0; member < members_.size; ++member) {
-    if (control_.arrival(member, sequence).hash.load(std::memory_order_relaxed) != hash) {
-      return false;
-    }
-  }
-  return true;
 }
 
 }  // namespace tutti

@@ -16,7 +16,8 @@ LocalCollectives::LocalCollectives(LocalMembers& members, int lane)
       spans_hosts_(members.spans_hosts),
       regions_(members.regions),
       ended_(members.ended),
-      control_(members.control.of_lane(lane)) {
+      control_(members.control.of_lane(lane)),
+      lane_members_(members, control_) {
   // First touch of the counters by their owner. Only this member writes them.
   for (Arrival& arrival : control_.progress(members_.rank).arrivals) {
     arrival.sequence.store(0, std::memory_order_relaxed);
@@ -40,7 +41,13 @@ std::uint64_t LocalCollectives::start(const Operation& operation) {
   mine.transfer.begin(operation, members_, control_, sequence);
   mine.hash = write_record(control_.record(members_.rank, sequence), operation);
   mine.way = way_of(mine.transfer, operation.kind);
-  if (mine.way != Way::one_wait) note_places(sequence, operation);
+  Arrival& arrival = control_.arrival(members_.rank, sequence);
+  if (mine.way != Way::one_wait) arrival.in = arrival.out = {};
+  if (mine.way != Way::one_wait && !spans_hosts_) {  // hosts share no regions
+    arrival.regions = regions_.hold(mine.pins);
+    arrival.in = regions_.locate(members_.rank, operation.in.data, operation.in.bytes());
+    arrival.out = regions_.locate(members_.rank, operation.out.data, operation.out.bytes());
+  }
   switch (mine.way) {
     case Way::one_wait:
       mine.transfer.write_inline();
@@ -56,7 +63,6 @@ std::uint64_t LocalCollectives::start(const Operation& operation) {
 
   started_ = sequence;
   has_background_ = has_background_ || operation.in_background;
-  Arrival& arrival = control_.arrival(members_.rank, sequence);
   arrival.hash.store(mine.hash, std::memory_order_relaxed);
   arrival.finished.store(completed_, std::memory_order_relaxed);
   if (spans_hosts_) {
@@ -97,17 +103,6 @@ LocalCollectives::Way LocalCollectives::way_of(const Transfer& transfer, Operati
   return may_pay ? Way::by_place : Way::one_wait;
 }
 
-void LocalCollectives::note_places(std::uint64_t sequence, const Operation& operation) {
-  Arrival& arrival = control_.arrival(members_.rank, sequence);
-  if (spans_hosts_) {
-    arrival.in = arrival.out = {};  // nothing is in regions
-    return;
-  }
-  arrival.regions = regions_.hold(pending(sequence).pins);
-  arrival.in = regions_.locate(members_.rank, operation.in.data, operation.in.bytes());
-  arrival.out = regions_.locate(members_.rank, operation.out.data, operation.out.bytes());
-}
-
 /// Where waits are expensive, saving one is worth a copy. Members may decide differently, or give
 /// more than has room: then the copies were in vain.
 void LocalCollectives::begin_by_place(std::uint64_t sequence) {
@@ -129,7 +124,7 @@ void LocalCollectives::begin_slices(std::uint64_t sequence) {
   if (!stages || members_.size == 1 || completed_ != sequence - 1) return;
   if (spans_hosts_) return;
   // No other operation is under way, so the first chunk can be ready before the others look for it.
-  if (chunks_done_ > 0 && !all_reached(Goal::worked, chunks_done_ - 1)) return;
+  if (chunks_done_ > 0 && !lane_members_.all_reached(Goal::worked, chunks_done_ - 1)) return;
   mine.transfer.assume_staging();
   stage_chunk(mine, 0);
 }
