@@ -4,7 +4,7 @@
 // each lane (group_lanes.h) a block per member that only this member writes. Zero-filled memory is
 // the valid initial state.
 //
-//   member block = MemberProgress | kRing inline buffers | 2 staging halves | 2 result halves
+//   member block = 2 staging halves | 2 result halves | kRing inline buffers | MemberProgress
 //                  | kRing × what it gives to each member, what it takes from each
 //
 // Threads: atomics, and plain data published by them.
@@ -24,6 +24,7 @@
 #include "comm/local/location.h"
 #include "job/wire/board.h"
 #include "memory/arena.h"
+#include "memory/sections.h"
 
 namespace tutti {
 
@@ -74,32 +75,49 @@ class ControlArena {
   ControlArena of_lane(int lane) const;
 
   /// How the group ended: one for all lanes.
-  Ending& ending() const { return *ending_; }
-  MemberProgress& progress(int member) const {
-    return *progress_[static_cast<std::size_t>(member)];
-  }
+  Ending& ending() const { return parts_->ending.front(); }
+  MemberProgress& progress(int member) const { return block(member).progress.front(); }
   Arrival& arrival(int member, std::uint64_t sequence) const {
     return progress(member).arrivals[sequence % kRing];
   }
   CallRecord& record(int member, std::uint64_t sequence) const {
     return progress(member).records[sequence % kRing];
   }
-  std::byte* inline_buffer(int member, std::uint64_t sequence) const;
+  std::byte* inline_buffer(int member, std::uint64_t sequence) const {
+    return block(member).inline_buffers[sequence % kRing];
+  }
   /// The memory for a member's data that others read, and for results that others read.
-  std::byte* staging(int member, std::uint64_t chunk) const;
-  std::byte* results(int member, std::uint64_t chunk) const;
+  std::byte* staging(int member, std::uint64_t chunk) const {
+    return block(member).chunks[chunk % 2];
+  }
+  std::byte* results(int member, std::uint64_t chunk) const {
+    return block(member).chunks[2 + chunk % 2];
+  }
   /// Elements that the member gives to each other in an all-to-all of unequal parts, and then those
   /// that it takes from each.
-  std::span<std::int64_t> counts(int member, std::uint64_t sequence) const;
+  std::span<std::int64_t> counts(int member, std::uint64_t sequence) const {
+    return {block(member).counts[sequence % kRing], 2 * static_cast<std::size_t>(members_)};
+  }
 
  private:
-  std::byte* block(int member) const { return reinterpret_cast<std::byte*>(&progress(member)); }
-  void find_blocks(int members, int lane);
+  struct Block {
+    Block(Sections& at, int members);
+    SectionRows<std::byte> chunks;
+    SectionRows<std::byte> inline_buffers;
+    Section<MemberProgress> progress;
+    SectionRows<std::int64_t> counts;
+  };
+  struct Parts {
+    Parts(Sections& at, int members, int lanes);
+    Section<Ending> ending;
+    std::vector<Block> blocks;  ///< of lane 0's members, then of those of the next lane
+  };
+  const Block& block(int member) const { return blocks_[member]; }
 
   std::shared_ptr<Arena> arena_;
-  int lanes_;
-  Ending* ending_ = nullptr;
-  std::vector<MemberProgress*> progress_;
+  std::shared_ptr<const Parts> parts_;
+  int members_;
+  const Block* blocks_;  ///< of the lane
 };
 
 }  // namespace tutti
