@@ -84,7 +84,7 @@ void run_replicas(const Group& group, const StepsOfCase& steps) {
                          .sync_buffers = false,
                          .stays = [](const PlanEntry&, int, std::int64_t) { return true; },
                          .reports_magnitude = true});
-  ShardBoard board(group, steps.name);
+  ShardBoard board(exchange.memory());
   SharedModel model(group, exchange.plan(), {0}, false, steps.name);
   ReplicaCopies copies(
       group, exchange.plan(), model, {0}, static_cast<std::size_t>(size), steps.name,

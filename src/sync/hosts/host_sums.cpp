@@ -35,15 +35,15 @@ ElementRange tiles_between(const ElementRange& range, std::int64_t begin, std::i
 
 }  // namespace
 
-std::unique_ptr<HostSums> HostSums::make(const Group& group, NodeStore& nodes, Options options) {
-  if (!group.state()->spans_hosts()) return nullptr;
-  std::unique_ptr<HostSums> sums(new HostSums(group, nodes, std::move(options)));
+std::unique_ptr<HostSums> HostSums::make(StepMemory& memory, NodeStore& nodes, Options options) {
+  if (!memory.group().state()->spans_hosts()) return nullptr;
+  std::unique_ptr<HostSums> sums(new HostSums(memory, nodes, std::move(options)));
   sums->connect();
   return sums;
 }
 
-HostSums::HostSums(const Group& group, NodeStore& nodes, Options options)
-    : group_(group),
+HostSums::HostSums(StepMemory& memory, NodeStore& nodes, Options options)
+    : group_(memory.group()),
       state_(*group_.state()),
       nodes_(nodes),
       options_(std::move(options)),
@@ -51,10 +51,10 @@ HostSums::HostSums(const Group& group, NodeStore& nodes, Options options)
       slot_bytes_(
           std::min(kMaxSlotBytes, kMaxSubtrees * round_up(nodes.plan().slot_bytes(), kTile))),
       memory_(group_.allocate_common(
-          kWordBytes + nodes.plan().slot_bytes() +
+          nodes.plan().slot_bytes() +
               2 * kWindow * static_cast<std::size_t>(layout_.hosts) * slot_bytes_,
           fmt::format("sums of hosts of \"{}\"", options_.name))),
-      words_(reinterpret_cast<Words*>(memory_.data())),
+      words_(memory.add_common<Section<Words>>().data()),
       slices_(nodes),
       lists_(state_, link_, kLists),
       pieces_given_(state_, link_, kPieces),
@@ -82,11 +82,11 @@ std::byte* HostSums::staging(bool out, std::uint64_t piece, int host) const {
   const auto slot =
       ((out ? 0 : kWindow) + piece % kWindow) * static_cast<std::size_t>(layout_.hosts) +
       static_cast<std::size_t>(host);
-  return memory_.data() + kWordBytes + nodes_.plan().slot_bytes() + slot * slot_bytes_;
+  return memory_.data() + nodes_.plan().slot_bytes() + slot * slot_bytes_;
 }
 
 std::byte* HostSums::sum_at(std::uint32_t parameter) const {
-  return memory_.data() + kWordBytes + nodes_.plan().parameters()[parameter].node_offset;
+  return memory_.data() + nodes_.plan().parameters()[parameter].node_offset;
 }
 
 void HostSums::find_subtrees() {

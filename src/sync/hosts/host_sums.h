@@ -34,6 +34,7 @@
 #include "job/wire/board.h"
 #include "sync/nodes/node_store.h"
 #include "sync/nodes/slice_fold.h"
+#include "sync/nodes/step_memory.h"
 #include "sync/plan/tile_share.h"
 #include "tutti/group.h"
 #include "tutti/job.h"
@@ -54,7 +55,7 @@ class HostSums final : HostWork {
   };
   /// Null where the group is on one host. From then on `nodes` has the sums, and sends by itself
   /// only what is not added up here. Collective.
-  static std::unique_ptr<HostSums> make(const Group& group, NodeStore& nodes, Options options);
+  static std::unique_ptr<HostSums> make(StepMemory& memory, NodeStore& nodes, Options options);
   HostSums(const HostSums&) = delete;
   HostSums& operator=(const HostSums&) = delete;
 
@@ -95,7 +96,6 @@ class HostSums final : HostWork {
     alignas(kCacheLine) std::atomic<std::uint64_t> finished;  ///< the step whose sums are in place
   };
   static constexpr std::size_t kWindow = HostPipeline::kMostUnderWay;
-  static constexpr std::size_t kWordBytes = (sizeof(Words) + 4095) / 4096 * 4096;
   /// What one host adds up of a piece.
   using Slice = std::vector<ElementRange>;
   /// What a host has of a range, and where it lies in that host's message.
@@ -105,7 +105,7 @@ class HostSums final : HostWork {
   };
   using PartsVisit = std::function<void(const ElementRange&, std::span<const Part>)>;
 
-  HostSums(const Group& group, NodeStore& nodes, Options options);
+  HostSums(StepMemory& memory, NodeStore& nodes, Options options);
   std::byte* staging(bool out, std::uint64_t piece, int host) const;
   std::byte* sum_at(std::uint32_t parameter) const;
   void find_subtrees();
@@ -141,7 +141,7 @@ class HostSums final : HostWork {
   Options options_;
   const HostLayout& layout_;
   std::size_t slot_bytes_;  ///< of staging memory
-  SharedMemory memory_;     ///< words, sums, staging memory
+  SharedMemory memory_;     ///< sums, staging memory
   Words* words_;
   SliceFold slices_;
 

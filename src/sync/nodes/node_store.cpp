@@ -3,24 +3,20 @@
 #include <algorithm>
 #include <utility>
 
-#include "job/publish.h"
-
 namespace tutti {
 
-NodeStore::NodeStore(const Group& group, Plan plan, Options options)
+NodeStore::NodeStore(StepMemory& memory, Plan plan, Options options)
     : plan_(std::move(plan)),
       divisor_(options.divisor),
-      job_(&group.state()->job()),
+      memory_(memory),
       stays_(std::move(options.stays)),
       workers_per_leaf_(options.workers_per_leaf),
-      team_(group.state()->team()),
-      rank_(group.rank()),
-      arena_(group.allocate(plan_.arena_bytes(kMaxSlots), options.arena_label, plan_.base_bytes())),
-      control_(group.allocate(
-          StepBoard::bytes(plan_.parameters().size(), plan_.buffers().size(), options.modules),
-          options.board_label, std::size_t{1} << 16)),
-      boards_(boards_of(control_, group.size(), plan_, options.modules)),
-      leaves_(plan_, arena_.data(), boards_[static_cast<std::size_t>(rank_)],
+      team_(memory.group().state()->team()),
+      arena_(memory.group().allocate(plan_.arena_bytes(kMaxSlots), options.arena_label,
+                                     plan_.base_bytes())),
+      boards_(memory.add<StepBoard>(plan_.parameters().size(), plan_.buffers().size(),
+                                    options.modules)),
+      leaves_(plan_, arena_.data(), boards_.mine(),
               {.per_parameter_weights = options.divisor == Divisor::contributors,
                .reports_magnitude = options.reports_magnitude,
                .node_boundaries = std::move(options.node_boundaries)},
@@ -29,7 +25,7 @@ NodeStore::NodeStore(const Group& group, Plan plan, Options options)
 
 NodeStore::Part NodeStore::part_of(const HeldNode& node, std::size_t parameter) const {
   for (int r = node.worker; r < node.worker + workers_per_leaf_; ++r) {
-    const auto slot = board_of(r).slot_table(node.row)[parameter];
+    const auto slot = boards_.of(r).slot_table(node.row)[parameter];
     if (slot != kAbsent) return {r, slot};
   }
   return {node.worker, kAbsent};
@@ -52,12 +48,12 @@ void NodeStore::open() {
 
 void NodeStore::publish() {
   if (std::exchange(is_published_, true)) return;
-  publish_nodes(leaves_, board().header());
+  publish_nodes(leaves_, boards_.mine().header());
 }
 
 void NodeStore::append_nodes_once(std::vector<PublishedData>& data) {
   if (!is_published_ || std::exchange(nodes_sent_, true)) return;
-  const auto& mine = board().header();
+  const auto& mine = boards_.mine().header();
   const auto* const begin = reinterpret_cast<const std::byte*>(&mine.node_count);
   const auto* const end = reinterpret_cast<const std::byte*>(mine.nodes + mine.node_count);
   data.push_back(published(mine.leaves));
@@ -67,11 +63,11 @@ void NodeStore::append_nodes_once(std::vector<PublishedData>& data) {
 /// A worker without a node has the place of a leaf, whose table is the first; so has one that has
 /// not published its one node.
 int NodeStore::tables() const {
-  return is_published_ ? std::max(board().header().node_count, 1) : 1;
+  return is_published_ ? std::max(boards_.mine().header().node_count, 1) : 1;
 }
 
 void NodeStore::send_entries(std::span<const std::uint32_t> parameters) {
-  if (!job_->spans_hosts()) return;
+  if (!memory_.job().spans_hosts()) return;
   const auto leave = [&](Entry entry) {
     // Lists of rows are merged at the end of their leaf, and nothing is summed of them before.
     for (const auto p : parameters) {
@@ -85,12 +81,12 @@ void NodeStore::send_entries(std::span<const std::uint32_t> parameters) {
     append_tables(data, k, [&](std::size_t p) { return entries_[p] == Entry::leaving; });
   }
   leave(Entry::sent);
-  send_ahead(*job_, data);
+  memory_.send(data);
 }
 
 void NodeStore::send() {
-  if (!job_->spans_hosts()) return;
-  const auto& mine = board().header();
+  if (!memory_.job().spans_hosts()) return;
+  const auto& mine = boards_.mine().header();
   const auto parameters = plan_.parameters().size();
   std::vector<PublishedData> data = {published(mine.arrived, mine.first_look)};
   append_nodes_once(data);
@@ -99,20 +95,20 @@ void NodeStore::send() {
   }
   for (int k = 0; k < mine.node_count; ++k) {
     for (std::uint32_t p = 0; p < parameters; ++p) {
-      const auto slot = board().slot_table(k)[p];
+      const auto slot = boards_.mine().slot_table(k)[p];
       if (slot == kAbsent || is_summed(p)) continue;
-      auto* const at = place(rank_, p, slot);
+      auto* const at = place(rank(), p, slot);
       const auto& entry = plan_.parameters()[p];
       if (!entry.row_sparse()) {
         if (!summed_.empty() && entry.is_partitioned()) continue;  // where HostSums needs them
-        if (stays_ && stays_(entry, rank_, mine.nodes[k].block.begin)) continue;
+        if (stays_ && stays_(entry, rank(), mine.nodes[k].block.begin)) continue;
         data.push_back({at, entry.node_bytes});
         continue;
       }
       data.push_back({at, sizeof(std::uint64_t)});  // the list itself is HostSums' business
     }
   }
-  send_ahead(*job_, data);
+  memory_.send(data);
 }
 
 void NodeStore::append_tables(std::vector<PublishedData>& data, int node,
@@ -120,9 +116,9 @@ void NodeStore::append_tables(std::vector<PublishedData>& data, int node,
   const auto parameters = plan_.parameters().size();
   for (std::size_t begin = 0, end = 0; begin < parameters; begin = end + 1) {
     for (end = begin; end < parameters && wanted(end);) ++end;
-    data.push_back({board().slot_table(node) + begin, end - begin});
+    data.push_back({boards_.mine().slot_table(node) + begin, end - begin});
     if (divisor_ == Divisor::contributors) {
-      data.push_back({board().weights(node) + begin, (end - begin) * sizeof(double)});
+      data.push_back({boards_.mine().weights(node) + begin, (end - begin) * sizeof(double)});
     }
   }
 }
@@ -139,7 +135,7 @@ std::vector<std::span<std::byte>> NodeStore::parts_of(const HeldNode& node,
   const auto& entry = plan_.parameters()[parameter];
   auto* const at = place(part.worker, parameter, part.slot);
   if (!entry.row_sparse()) {
-    const auto leaf = board_of(part.worker).header().nodes[node.row].block.begin;
+    const auto leaf = boards_.of(part.worker).header().nodes[node.row].block.begin;
     const bool goes = entry.is_partitioned() && !(stays_ && stays_(entry, part.worker, leaf));
     return goes ? std::vector{std::span(at, entry.node_bytes)}
                 : std::vector<std::span<std::byte>>();
@@ -183,7 +179,7 @@ double NodeStore::contributed(std::uint32_t parameter, NodeRange range) const {
     const auto part = part_of(node, parameter);
     if (part.slot == kAbsent) continue;
     blocks.push_back(node.block);
-    weights.push_back(board_of(part.worker).weights(node.row)[parameter]);
+    weights.push_back(boards_.of(part.worker).weights(node.row)[parameter]);
   }
   return fold_weights(blocks, weights, leaf_count_);
 }

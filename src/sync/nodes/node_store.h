@@ -1,7 +1,8 @@
 #pragma once
 
-// The nodes of a step: each worker's arena, and its board, whose tables map nodes and parameters to
-// slots. No other class knows where nodes are: folds ask it for the sources of a parameter.
+// The nodes of a step: each worker's arena, and its StepBoard, whose tables map nodes and
+// parameters to slots. No other class knows where nodes are: folds ask it for the sources of a
+// parameter.
 //
 //   leaves() writes this worker's │ publish() │ collect(): those of all │ sources_of() → SliceFold
 //
@@ -20,6 +21,7 @@
 #include "sync/nodes/held_nodes.h"
 #include "sync/nodes/leaf_folder.h"
 #include "sync/nodes/step_board.h"
+#include "sync/nodes/step_memory.h"
 #include "sync/plan/plan.h"
 #include "tutti/group.h"
 
@@ -48,7 +50,6 @@ class NodeStore {
  public:
   struct Options {
     std::string arena_label;  ///< in errors: "gradients of …"
-    std::string board_label;
     Divisor divisor = Divisor::weights;
     std::size_t modules = 0;  ///< StepBoard::modes()
     bool reports_magnitude = false;
@@ -59,15 +60,14 @@ class NodeStore {
     std::function<void(int slot)> before_slot = {};  ///< LeafFolder
     std::function<void(std::size_t parameter, std::size_t bytes)> before_list = {};
   };
-  /// Collective.
-  NodeStore(const Group& group, Plan plan, Options options);
+  /// Keeps a reference. Collective.
+  NodeStore(StepMemory& memory, Plan plan, Options options);
   NodeStore(const NodeStore&) = delete;
   NodeStore& operator=(const NodeStore&) = delete;
 
   const Plan& plan() const { return plan_; }
   Divisor divisor() const { return divisor_; }
-  int rank() const { return rank_; }
-  int workers() const { return static_cast<int>(boards_.size()); }
+  int rank() const { return memory_.rank(); }
   /// The workers of this host, who fold everything for it.
   const Team& team() const { return team_; }
 
@@ -77,7 +77,6 @@ class NodeStore {
   void open();
   LeafFolder& leaves() { return leaves_; }
   const LeafFolder& leaves() const { return leaves_; }
-  const StepBoard& board() const { return board_of(rank_); }
   /// Puts the nodes that this worker's leaves become on the board, whose header has the leaves'
   /// number: in its last leaf, or after it. Nodes that are there are not written again in this
   /// step: others may read them.
@@ -105,8 +104,7 @@ class NodeStore {
   /// Which of the workers of a leaf have the parameter, counted from 0.
   int place_of(std::size_t parameter) const;
 
-  const StepBoard& board_of(int rank) const { return boards_[static_cast<std::size_t>(rank)]; }
-  std::span<const StepBoard> boards() const { return boards_; }
+  const StepBoards& boards() const { return boards_; }
   /// Takes over the step's nodes, ascending over all workers, and adds up their weights. `unscaled`
   /// nodes were not multiplied by their weights.
   void collect(std::vector<HeldNode> nodes, std::int64_t leaves, bool unscaled = false);
@@ -153,15 +151,15 @@ class NodeStore {
     return arena_.block(rank) + plan_.parameters()[parameter].result_offset;
   }
   /// The same for this worker.
-  std::byte* result(std::size_t parameter) const { return result(rank_, parameter); }
+  std::byte* result(std::size_t parameter) const { return result(rank(), parameter); }
   /// The address at which that worker may keep a sum of the parameter's nodes, in its node type,
   /// until the step is complete. It may overlap the worker's own node.
   std::byte* sum_place(int rank, std::size_t parameter) const {
-    return place(rank, parameter, board_of(rank).sum_slots()[parameter]);
+    return place(rank, parameter, boards_.of(rank).sum_slots()[parameter]);
   }
   /// This worker's place for the sum of a row-sparse parameter, with room for `rows` rows.
   RowRoom sum_room(std::size_t parameter, std::size_t rows) {
-    return leaves_.room_for(parameter, board().sum_slots()[parameter], rows);
+    return leaves_.room_for(parameter, boards_.mine().sum_slots()[parameter], rows);
   }
 
   /// All workers' arenas. Code that keeps a view of them has to keep a copy of this.
@@ -187,14 +185,12 @@ class NodeStore {
 
   Plan plan_;
   Divisor divisor_;
-  JobState* job_;
+  StepMemory& memory_;
   StaysHere stays_;
   int workers_per_leaf_;
   Team team_;
-  int rank_;
   SharedMemory arena_;
-  SharedMemory control_;
-  std::vector<StepBoard> boards_;
+  StepBoards boards_;
   LeafFolder leaves_;
   bool is_published_ = false;  ///< publish() was called in this step
   bool nodes_sent_ = false;

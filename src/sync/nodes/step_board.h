@@ -1,21 +1,18 @@
 #pragma once
 
-// What a worker tells the others about a step, in shared memory: one block per worker, written by
-// its owner alone. Plain fields are published by a release store to one of the step counters and
-// read after an acquire load of it; they are not touched again before every worker is through with
-// the step.
+// What a worker tells the others about a step, in shared memory: sections for each worker, written
+// by their owner alone. Plain fields are published by a release store to one of the step counters
+// and read after an acquire load of it; they are not touched again before every worker is through
+// with the step.
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "job/wire/board.h"
 #include "kernels/fold_program.h"
-#include "sync/plan/plan.h"
-#include "tutti/group.h"
+#include "sync/nodes/step_memory.h"
 
 namespace tutti {
 
@@ -93,44 +90,44 @@ struct StepHeader {
   Node nodes[kMaxSlots];
 };
 
-/// The layout of a worker's block, for a plan with `parameters` parameters and `buffers` buffers of
-/// a model with `modules` modules.
+/// A worker's sections, for a plan with `parameters` parameters and `buffers` buffers of a model
+/// with `modules` modules.
 class StepBoard {
  public:
-  StepBoard(std::byte* block, std::size_t parameters, std::size_t buffers, std::size_t modules = 0);
-  static std::size_t bytes(std::size_t parameters, std::size_t buffers, std::size_t modules = 0);
+  StepBoard(Sections& at, std::size_t parameters, std::size_t buffers, std::size_t modules = 0)
+      : header_(at),
+        ready_(at, parameters),
+        digests_(at, parameters + buffers),
+        order_(at, parameters),
+        weights_(at, kMaxSlots, parameters),
+        slots_(at, kMaxSlots + 1, parameters),
+        modes_(at, modules) {}
 
-  StepHeader& header() const { return *header_; }
+  StepHeader& header() const { return header_.front(); }
   /// Last step in which bucket b is complete on this worker; at most one bucket per parameter.
   std::atomic<std::uint64_t>& bucket_ready(std::size_t b) const { return ready_[b]; }
   /// slot_table(k)[p]: slot that holds node k's gradient of parameter p, or kAbsent.
-  std::uint8_t* slot_table(int node) const;
+  std::uint8_t* slot_table(int node) const { return slots_[static_cast<std::size_t>(node)]; }
   /// sum_slots()[p]: slot in which the owner keeps what it folds of parameter p, where it does so.
-  std::uint8_t* sum_slots() const { return slot_table(kMaxSlots); }
+  std::uint8_t* sum_slots() const { return slots_[kMaxSlots]; }
   /// weights(k)[p]: sum of the weights of node k's leaves that wrote parameter p.
-  double* weights(int node) const;
+  double* weights(int node) const { return weights_[static_cast<std::size_t>(node)]; }
   /// Digests of parameters, then of buffers.
-  std::span<std::uint64_t> digests() const { return {digests_, parameters_ + buffers_}; }
+  std::span<std::uint64_t> digests() const { return digests_; }
   /// For each module 1 in train(), 0 in eval().
-  std::span<std::uint8_t> modes() const { return {modes_, modules_}; }
+  std::span<std::uint8_t> modes() const { return modes_; }
   /// Parameters in the order in which they became ready in the first step. Only rank 0's is used.
-  std::span<std::uint32_t> order() const { return {order_, parameters_}; }
+  std::span<std::uint32_t> order() const { return order_; }
 
  private:
-  std::size_t parameters_;
-  std::size_t buffers_;
-  std::size_t modules_;
-  StepHeader* header_;
-  std::atomic<std::uint64_t>* ready_;
-  std::uint64_t* digests_;
-  std::uint32_t* order_;
-  double* weights_;
-  std::uint8_t* slots_;
-  std::uint8_t* modes_;
+  Section<StepHeader> header_;
+  Section<std::atomic<std::uint64_t>> ready_;
+  Section<std::uint64_t> digests_;
+  Section<std::uint32_t> order_;
+  SectionRows<double> weights_;
+  SectionRows<std::uint8_t> slots_;
+  Section<std::uint8_t> modes_;
 };
-
-/// One per worker, in blocks of the given memory.
-std::vector<StepBoard> boards_of(const SharedMemory& memory, int workers, const Plan& plan,
-                                 std::size_t modules = 0);
+using StepBoards = WorkerParts<StepBoard>;
 
 }  // namespace tutti

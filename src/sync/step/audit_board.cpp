@@ -2,14 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
-#include <new>
 #include <unordered_map>
 
 #include "base/bytes.h"
-#include "comm/group_state.h"
-#include "job/publish.h"
-#include "memory/arena.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -17,17 +14,7 @@ namespace {
 
 /// Address space only, as for all of the board: memory is used only where it is written.
 constexpr std::size_t kSavedBytes = std::size_t{64} << 20;
-/// Room for prints of things that a plan does not list, such as metrics and states.
-constexpr std::size_t kOtherPrintBytes = std::size_t{256} << 20;
-/// An item takes less than its name and this.
-constexpr std::size_t kItemBytes = 64;
-
-std::size_t board_bytes(const Plan& plan) {
-  std::size_t listed = 0;
-  for (const auto& entry : plan.parameters()) listed += entry.spec.name.size() + kItemBytes;
-  for (const auto& entry : plan.buffers()) listed += entry.spec.name.size() + kItemBytes;
-  return kPageBytes + kSavedBytes + kOtherPrintBytes + 2 * listed;
-}
+constexpr std::size_t kPrintBytes = std::size_t{256} << 20;
 
 }  // namespace
 
@@ -110,48 +97,43 @@ std::string differences(const ShardPrint& owners, const ShardPrint& auditors) {
   return text;
 }
 
-AuditBoard::AuditBoard(const Group& group, const Plan& plan, const std::string& name)
-    : job_(&group.state()->job()),
-      rank_(group.rank()),
-      bytes_(board_bytes(plan)),
-      memory_(group.allocate(bytes_, fmt::format("audit board of \"{}\"", name), 2 * kPageBytes)) {
-  new (memory_.data()) Header;
-  group.barrier({.label = "audit board"});
-}
+AuditBoard::Part::Part(Sections& at)
+    : header(at), saved(at, kSavedBytes), prints(at, kPrintBytes) {}
 
-AuditBoard::Header& AuditBoard::header(int rank) const {
-  return *std::launder(reinterpret_cast<Header*>(memory_.block(rank)));
-}
+AuditBoard::AuditBoard(StepMemory& memory) : parts_(memory.add<Part>()) {}
 
 bool AuditBoard::hand_over(std::span<const std::byte> saved) {
-  auto& mine = header(rank_);
-  mine.fits = saved.size() <= kSavedBytes ? 1 : 0;
+  const auto& to = parts_.mine();
+  auto& mine = to.header.front();
+  mine.fits = saved.size() <= to.saved.size() ? 1 : 0;
   mine.saved = mine.fits != 0 ? saved.size() : 0;
-  if (mine.saved > 0) std::memcpy(memory_.data() + kPageBytes, saved.data(), mine.saved);
-  send_ahead(*job_, {published(mine), {memory_.data() + kPageBytes, mine.saved}});
+  std::copy_n(saved.begin(), mine.saved, to.saved.begin());
+  parts_.memory().send({published(mine), {to.saved.data(), mine.saved}});
   return mine.fits != 0;
 }
 
 std::optional<std::span<const std::byte>> AuditBoard::handed_by(int rank) const {
-  const auto& other = header(rank);
+  const auto& from = parts_.of(rank);
+  const auto& other = from.header.front();
   if (other.fits == 0) return {};
-  return std::span<const std::byte>(memory_.block(rank) + kPageBytes, other.saved);
+  return from.saved.first(other.saved);
 }
 
 void AuditBoard::publish(std::span<const ShardPrint> prints) {
+  const auto& to = parts_.mine();
   const auto packed = pack(prints);
-  constexpr auto kAt = kPageBytes + kSavedBytes;
-  if (packed.size() > bytes_ - kAt) {
+  if (packed.size() > to.prints.size()) {
     throw InvalidArgument(fmt::format("the audit of a step takes {} bytes of names, {} are there",
-                                      packed.size(), bytes_ - kAt));
+                                      packed.size(), to.prints.size()));
   }
-  std::memcpy(memory_.data() + kAt, packed.data(), packed.size());
-  header(rank_).prints = packed.size();
-  send_ahead(*job_, {published(header(rank_)), {memory_.data() + kAt, packed.size()}});
+  std::ranges::copy(packed, to.prints.begin());
+  to.header.front().prints = packed.size();
+  parts_.memory().send({published(to.header.front()), {to.prints.data(), packed.size()}});
 }
 
 std::vector<ShardPrint> AuditBoard::of(int rank) const {
-  return unpack_prints({memory_.block(rank) + kPageBytes + kSavedBytes, header(rank).prints});
+  const auto& from = parts_.of(rank);
+  return unpack_prints(from.prints.first(from.header.front().prints));
 }
 
 }  // namespace tutti

@@ -1,9 +1,9 @@
 #pragma once
 
 // The exchange of an audited step: one of its shards is computed once more by another worker, and
-// all workers compare the results of both. There is one block per worker in shared memory, written
-// by its owner: the shard's saved state before others may read it, and the prints before the step
-// is published.
+// all workers compare the results of both. Each worker has sections in shared memory, which it
+// writes: the shard's saved state before others may read it, and the prints before the step is
+// published.
 //
 // Threads: one. Failure: OutOfMemory where there is no memory.
 
@@ -14,9 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "sync/nodes/step_memory.h"
 #include "sync/plan/assignment.h"
-#include "sync/plan/plan.h"
-#include "tutti/group.h"
 
 namespace tutti {
 
@@ -58,7 +57,7 @@ std::string differences(const ShardPrint& owners, const ShardPrint& auditors);
 class AuditBoard {
  public:
   /// Collective.
-  AuditBoard(const Group& group, const Plan& plan, const std::string& name);
+  explicit AuditBoard(StepMemory& memory);
 
   /// Writes the saved state of the audited shard, for the auditor. Returns false where it is too
   /// large.
@@ -76,12 +75,14 @@ class AuditBoard {
     std::uint64_t fits = 0;
     std::uint64_t prints = 0;  ///< bytes
   };
-  Header& header(int rank) const;
+  struct Part {
+    explicit Part(Sections& at);
+    Section<Header> header;
+    Section<std::byte> saved;
+    Section<std::byte> prints;
+  };
 
-  JobState* job_;
-  int rank_;
-  std::size_t bytes_;
-  SharedMemory memory_;
+  WorkerParts<Part> parts_;
 };
 
 }  // namespace tutti

@@ -97,7 +97,7 @@ void BucketFolds::note_write(std::size_t parameter, bool last) {
 
 /// The bucket is complete on this worker. Where hosts add it up they learn so, and what it has.
 void BucketFolds::publish_bucket(std::size_t bucket) {
-  auto& ready = nodes_.board().bucket_ready(bucket);
+  auto& ready = nodes_.boards().mine().bucket_ready(bucket);
   if (!hosts_->spans_hosts() || options_.coded) {
     ready.store(protocol_.step(), std::memory_order_release);
     announce(protocol_.job().board());
@@ -110,7 +110,7 @@ void BucketFolds::publish_bucket(std::size_t bucket) {
   }
   nodes_.send_entries(schedule_->parameters(bucket));
   publish(protocol_.job(), ready, protocol_.step(), {},
-          with_all(nodes_.board_of(0).bucket_ready(bucket), protocol_.state().members()));
+          with_all(nodes_.boards().of(0).bucket_ready(bucket), protocol_.state().members()));
 }
 
 void BucketFolds::publish_all() {
@@ -122,7 +122,7 @@ void BucketFolds::publish_order() {
   for (const auto p : BucketSchedule::default_order(nodes_.plan())) {
     if (std::find(fired_.begin(), fired_.end(), p) == fired_.end()) fired_.push_back(p);
   }
-  const auto order = nodes_.board().order();
+  const auto order = nodes_.boards().mine().order();
   std::copy(fired_.begin(), fired_.end(), order.begin());
   protocol_.own_header().has_order = 1;
   send_ahead(protocol_.job(), {{order.data(), order.size_bytes()}});
@@ -218,7 +218,7 @@ std::string BucketFolds::mode_texts() const {
 
 void BucketFolds::adopt_order() {
   if (order_agreed_ || protocol_.header(0).has_order == 0) return;
-  schedule_ = schedule_of(nodes_.board_of(0).order());
+  schedule_ = schedule_of(nodes_.boards().of(0).order());
   order_agreed_ = true;
 }
 

@@ -5,22 +5,17 @@
 #include <algorithm>
 #include <cstring>
 
-#include "job/publish.h"
-
 namespace tutti {
 
-BufferMean::BufferMean(const Group& group, std::vector<TensorSpec> buffers,
+BufferMean::BufferMean(StepMemory& memory, std::vector<TensorSpec> buffers,
                        std::vector<std::int64_t> cuts, std::size_t logical_workers,
                        int workers_per_shard, const std::string& name)
-    : job_(&group.state()->job()),
-      nodes_(group, Plan(std::move(buffers), {}),
+    : nodes_(memory, Plan(std::move(buffers), {}),
              {.arena_label = fmt::format("buffers of \"{}\"", name),
-              .board_label = fmt::format("buffer board of \"{}\"", name),
               .node_boundaries = std::move(cuts),
               .workers_per_leaf = workers_per_shard}),
       slices_(nodes_),
-      changes_(group.allocate(logical_workers * this->buffers(),
-                              fmt::format("changes of buffers of \"{}\"", name))),
+      changes_(memory.add<Section<std::uint8_t>>(logical_workers * this->buffers())),
       changed_(logical_workers * this->buffers()) {}
 
 void BufferMean::open(std::int64_t first) {
@@ -49,22 +44,22 @@ void BufferMean::skip() {
 }
 
 void BufferMean::publish() {
-  nodes_.board().header().leaves = nodes_.leaves().leaves();
+  nodes_.boards().mine().header().leaves = nodes_.leaves().leaves();
   nodes_.publish();
-  std::memcpy(changes_.data(), changed_.data(), changed_.size());
+  const auto& mine = changes_.mine();
+  std::ranges::copy(changed_, mine.begin());
   nodes_.send();
-  send_ahead(*job_, {{changes_.data(), changed_.size()}});
+  changes_.memory().send({{mine.data(), mine.size()}});
 }
 
 void BufferMean::barrier() {
   std::vector<HeldNode> nodes;
   std::int64_t leaves = 0;
-  for (int r = 0; r < nodes_.workers(); r += nodes_.workers_per_leaf()) {
-    append_nodes(nodes, leaves, r, nodes_.board_of(r).header());
+  for (int r = 0; r < static_cast<int>(nodes_.boards().size()); r += nodes_.workers_per_leaf()) {
+    append_nodes(nodes, leaves, r, nodes_.boards().of(r).header());
   }
   nodes_.collect(std::move(nodes), leaves);
-  for (int r = 0; r < nodes_.workers(); ++r) {
-    const auto* const theirs = reinterpret_cast<const std::uint8_t*>(changes_.block(r));
+  for (const auto& theirs : changes_) {
     for (std::size_t i = 0; i < changed_.size(); ++i) changed_[i] |= theirs[i];
   }
 }

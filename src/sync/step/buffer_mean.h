@@ -16,14 +16,14 @@
 
 #include "sync/nodes/node_store.h"
 #include "sync/nodes/slice_fold.h"
-#include "tutti/group.h"
+#include "sync/nodes/step_memory.h"
 
 namespace tutti {
 
 class BufferMean {
  public:
   /// No node of a worker reaches across one of the `cuts`. Collective.
-  BufferMean(const Group& group, std::vector<TensorSpec> buffers, std::vector<std::int64_t> cuts,
+  BufferMean(StepMemory& memory, std::vector<TensorSpec> buffers, std::vector<std::int64_t> cuts,
              std::size_t logical_workers, int workers_per_shard, const std::string& name);
 
   /// A step in which this worker's first shard is `first`.
@@ -52,12 +52,12 @@ class BufferMean {
  private:
   std::size_t buffers() const { return nodes_.plan().parameters().size(); }
 
-  JobState* job_;
   NodeStore nodes_;  ///< a buffer is a parameter of its plan
   SliceFold slices_;
-  SharedMemory changes_;  ///< per worker: what its shards changed
-  std::vector<std::uint8_t>
-      changed_;  ///< by logical worker and buffer; after barrier(), of all workers
+  /// By logical worker and buffer, whether shards changed it: of each worker, and here of this one,
+  /// after barrier() of all.
+  WorkerParts<Section<std::uint8_t>> changes_;
+  std::vector<std::uint8_t> changed_;
 };
 
 }  // namespace tutti

@@ -19,7 +19,7 @@ bool is_checked_step(std::uint64_t step, std::int64_t every) {
 }
 
 void DigestCheck::publish(const ModelMemory& model) const {
-  const auto digests = boards_[static_cast<std::size_t>(group_.rank())].digests();
+  const auto digests = boards_.mine().digests();
   for (std::size_t p = 0; p < model.parameters.size(); ++p) {
     if (model.parameters[p] == nullptr) continue;
     const auto& spec = plan_.parameters()[p].spec;
@@ -47,9 +47,7 @@ void DigestCheck::compare(std::string_view step) const {
 }
 
 std::optional<std::string> DigestCheck::difference(std::span<const int> ranks) const {
-  const auto of = [this](int rank, std::size_t i) {
-    return boards_[static_cast<std::size_t>(rank)].digests()[i];
-  };
+  const auto of = [this](int rank, std::size_t i) { return boards_.of(rank).digests()[i]; };
   const auto parameters = plan_.parameters().size();
   for (std::size_t i = 0; i < parameters + plan_.buffers().size(); ++i) {
     std::optional<int> reference;

@@ -33,9 +33,8 @@ bool is_checked_step(std::uint64_t step, std::int64_t every);
 class DigestCheck {
  public:
   /// Checks in the steps of is_checked_step(). Keeps references.
-  DigestCheck(const Plan& plan, const Group& group, std::span<const StepBoard> boards,
-              std::int64_t every)
-      : plan_(plan), group_(group), boards_(boards), every_(every) {}
+  DigestCheck(const Plan& plan, const StepBoards& boards, std::int64_t every)
+      : plan_(plan), group_(boards.memory().group()), boards_(boards), every_(every) {}
 
   bool compares() const { return every_ > 0 && group_.size() > 1; }
   bool due(std::uint64_t step) const { return compares() && is_checked_step(step, every_); }
@@ -53,7 +52,7 @@ class DigestCheck {
  private:
   const Plan& plan_;
   const Group& group_;
-  std::span<const StepBoard> boards_;
+  const StepBoards& boards_;
   std::int64_t every_;
   std::vector<std::uint64_t> buffers_;
 };

@@ -28,9 +28,9 @@ struct StepNumbers {
 class ExchangeEnding {
  public:
   /// Keeps references.
-  ExchangeEnding(const Group& group, std::span<const StepBoard> boards,
-                 const ExchangeOptions& options, const StepNumbers& numbers)
-      : group_(group), boards_(boards), options_(options), numbers_(numbers) {}
+  ExchangeEnding(const StepBoards& boards, const ExchangeOptions& options,
+                 const StepNumbers& numbers)
+      : group_(boards.memory().group()), boards_(boards), options_(options), numbers_(numbers) {}
 
   /// Throws what ended the exchange, if it is over on this worker.
   void require_running() const;
@@ -48,13 +48,13 @@ class ExchangeEnding {
   bool end(EndKind kind, int culprit, const std::string& text) noexcept;
 
  private:
-  StepHeader& header(int rank) const { return boards_[static_cast<std::size_t>(rank)].header(); }
+  StepHeader& header(int rank) const { return boards_.of(rank).header(); }
   bool has_begun() const;
   /// The last step that succeeded: once the exchange has ended, the same on all workers.
   std::uint64_t last_success() const;
 
   const Group& group_;
-  std::span<const StepBoard> boards_;
+  const StepBoards& boards_;
   const ExchangeOptions& options_;
   const StepNumbers& numbers_;
 };

@@ -20,8 +20,8 @@ namespace tutti {
 class FirstLook {
  public:
   /// Keeps references.
-  FirstLook(const Group& group, std::span<const StepBoard> boards, std::string name)
-      : group_(group), boards_(boards), name_(std::move(name)) {}
+  FirstLook(const StepBoards& boards, std::string name)
+      : group_(boards.memory().group()), boards_(boards), name_(std::move(name)) {}
 
   /// Starts to look, from the next step on.
   void start() { started_ = true; }
@@ -55,10 +55,10 @@ class FirstLook {
   void compare_generators();
   void compare_rows(std::int64_t number);
   void add(std::int64_t leaf, std::size_t parameter, const void* values, std::size_t bytes);
-  StepHeader& header(int rank) const { return boards_[static_cast<std::size_t>(rank)].header(); }
+  StepHeader& header(int rank) const { return boards_.of(rank).header(); }
 
   const Group& group_;
-  std::span<const StepBoard> boards_;
+  const StepBoards& boards_;
   std::string name_;
   bool started_ = false;
   bool looks_ = false;  ///< in the open step

@@ -6,12 +6,12 @@
 
 namespace tutti {
 
-HostExchange::HostExchange(StepProtocol& protocol, NodeStore& nodes, const ExchangeOptions& options,
-                           std::function<void()> fold_ready)
+HostExchange::HostExchange(StepProtocol& protocol, StepMemory& memory, NodeStore& nodes,
+                           const ExchangeOptions& options, std::function<void()> fold_ready)
     : protocol_(protocol) {
   // The first workers of hosts make links: the others hear of it where they cannot.
   protocol_.guarded([&] {
-    sums_ = HostSums::make(protocol_.group(), nodes,
+    sums_ = HostSums::make(memory, nodes,
                            {.name = options.name,
                             .wanted =
                                 [&](std::uint32_t p) {

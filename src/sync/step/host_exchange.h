@@ -26,8 +26,8 @@ class HostExchange {
  public:
   /// Makes the links. Collective. Keeps references. `fold_ready` adds up what is ready while
   /// backward runs, in a thread, unless gradients are coded.
-  HostExchange(StepProtocol& protocol, NodeStore& nodes, const ExchangeOptions& options,
-               std::function<void()> fold_ready);
+  HostExchange(StepProtocol& protocol, StepMemory& memory, NodeStore& nodes,
+               const ExchangeOptions& options, std::function<void()> fold_ready);
 
   bool spans_hosts() const { return sums_ != nullptr; }
   /// Only where there are several hosts.

@@ -17,7 +17,7 @@ LeafIntake::LeafIntake(StepProtocol& protocol, NodeStore& nodes, const ExchangeO
       options_(options),
       hosts_(hosts),
       buckets_(buckets),
-      first_look_(protocol_.group(), nodes_.boards(), options_.name) {}
+      first_look_(nodes_.boards(), options_.name) {}
 
 void LeafIntake::require_room(std::int64_t leaves, std::int64_t cuts) {
   if (leaves < 2) return;

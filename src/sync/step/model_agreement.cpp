@@ -16,11 +16,11 @@ ModelAgreement::ModelAgreement(StepProtocol& protocol, NodeStore& nodes,
     : protocol_(protocol),
       nodes_(nodes),
       options_(options),
-      digests_(nodes_.plan(), protocol_.group(), nodes_.boards(), options_.desync_check_every) {}
+      digests_(nodes_.plan(), nodes_.boards(), options_.desync_check_every) {}
 
 void ModelAgreement::publish(const ModelMemory& model) {
   auto& job = protocol_.job();
-  const auto& board = nodes_.board();
+  const auto& board = nodes_.boards().mine();
   // This step is the last where all have drained.
   if (looks_closely() || (digests_.compares() && protocol_.own_header().drained != 0)) {
     digests_.publish(model);
@@ -101,7 +101,7 @@ bool ModelAgreement::all_drained() const {
 void ModelAgreement::compare_modes() const {
   const auto& group = protocol_.group();
   const int first = buffer_source();
-  const auto modes_of = [&](int r) { return nodes_.board_of(r).modes(); };
+  const auto modes_of = [&](int r) { return nodes_.boards().of(r).modes(); };
   const auto text = [](std::uint8_t mode) { return mode != 0 ? "train()" : "eval()"; };
   for (int r = 0; r < group.size(); ++r) {
     if (r == first || !has_leaf(r)) continue;
@@ -146,7 +146,7 @@ std::optional<std::string> ModelAgreement::part(const ModelMemory& model) noexce
     if (protocol_.header(r).folded.load(std::memory_order_acquire) < done) return {};
   }
   digests_.publish(model);
-  const auto digests = nodes_.board().digests();
+  const auto digests = nodes_.boards().mine().digests();
   // Sequentially consistent: of two workers that part at once, one sees the other.
   send_ahead(job, {{digests.data(), digests.size_bytes()}});
   publish_early(job, protocol_.own_header().parted, done + 1);

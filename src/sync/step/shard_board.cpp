@@ -4,11 +4,6 @@
 
 #include <algorithm>
 #include <cfloat>
-#include <new>
-
-#include "comm/group_state.h"
-#include "job/publish.h"
-#include "memory/arena.h"
 
 namespace tutti {
 namespace {
@@ -17,8 +12,6 @@ namespace {
 constexpr std::size_t kNotesBytes = std::size_t{64} << 20;
 
 }  // namespace
-
-static_assert(sizeof(ShardHeader) <= kPageBytes);
 
 void GradientFacts::note_bad(std::int64_t shard, std::int64_t parameter) {
   if (bad_shard >= 0 && bad_shard < shard) return;
@@ -37,20 +30,17 @@ bool may_overflow(const GradientFacts& facts, double divisor) {
   return !(facts.bound < FLT_MAX / 2 && facts.bound / divisor < FLT_MAX / 2);
 }
 
-ShardBoard::ShardBoard(const Group& group, const std::string& name)
-    : job_(&group.state()->job()),
-      rank_(group.rank()),
-      size_(group.size()),
-      memory_(group.allocate(kPageBytes + kNotesBytes, fmt::format("shard board of \"{}\"", name),
-                             2 * kPageBytes)) {
-  new (memory_.data()) ShardHeader;
-  group.barrier({.label = "shard board"});
+ShardBoard::Part::Part(Sections& at) : header(at), notes(at, kNotesBytes) {}
+
+ShardBoard::ShardBoard(StepMemory& memory) : parts_(memory.add<Part>()) {
+  mine() = {};
+  memory.group().barrier({.label = "shard board"});
 }
 
 template <class Pick>
 GradientFacts ShardBoard::reduced(const Pick& pick) const {
   GradientFacts all;
-  for (int r = 0; r < size_; ++r) {
+  for (int r = 0; r < size(); ++r) {
     const GradientFacts& one = pick(of(r));
     all.bound += one.bound;
     const bool earlier = all.bad_shard < 0 || one.bad_shard < all.bad_shard;
@@ -70,17 +60,7 @@ GradientFacts ShardBoard::facts_of(std::size_t logical) const {
 }
 
 void ShardBoard::send() {
-  send_ahead(*job_, {published(mine()), {notes_area().data(), mine().notes}});
-}
-
-ShardHeader* ShardBoard::header_at(int rank) const {
-  return std::launder(reinterpret_cast<ShardHeader*>(memory_.block(rank)));
-}
-
-std::span<std::byte> ShardBoard::notes_area() { return {memory_.data() + kPageBytes, kNotesBytes}; }
-
-std::span<const std::byte> ShardBoard::notes_of(int rank) const {
-  return {memory_.block(rank) + kPageBytes, of(rank).notes};
+  parts_.memory().send({published(mine()), {notes_area().data(), mine().notes}});
 }
 
 }  // namespace tutti

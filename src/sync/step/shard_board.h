@@ -1,7 +1,7 @@
 #pragma once
 
-// Facts about the shards of a step besides their gradients: one block per worker in shared memory,
-// written by its owner before the step is published, read by all until it is complete.
+// Facts about the shards of a step besides their gradients: sections for each worker, written by
+// their owner before the step is published, read by all until it is complete.
 //
 // Threads: one. Failure: OutOfMemory when there is no memory.
 
@@ -12,8 +12,8 @@
 #include <string>
 
 #include "sync/nodes/logical_workers.h"
+#include "sync/nodes/step_memory.h"
 #include "sync/plan/plan.h"
-#include "tutti/group.h"
 
 namespace tutti {
 
@@ -58,11 +58,11 @@ bool may_overflow(const GradientFacts& facts, double divisor);
 class ShardBoard {
  public:
   /// Collective.
-  ShardBoard(const Group& group, const std::string& name);
+  explicit ShardBoard(StepMemory& memory);
 
-  ShardHeader& mine() { return *header_at(rank_); }
-  const ShardHeader& of(int rank) const { return *header_at(rank); }
-  int size() const { return size_; }
+  ShardHeader& mine() { return parts_.mine().header.front(); }
+  const ShardHeader& of(int rank) const { return parts_.of(rank).header.front(); }
+  int size() const { return static_cast<int>(parts_.size()); }
   /// Sends this worker's header and notes to other hosts, ahead of the step's being published.
   void send();
   /// The facts of all workers together, once the step is published.
@@ -71,17 +71,21 @@ class ShardBoard {
 
   /// This worker's room for notes: bytes that upper layers define. The writer puts their number
   /// into its header.
-  std::span<std::byte> notes_area();
-  std::span<const std::byte> notes_of(int rank) const;
+  std::span<std::byte> notes_area() { return parts_.mine().notes; }
+  std::span<const std::byte> notes_of(int rank) const {
+    return parts_.of(rank).notes.first(of(rank).notes);
+  }
 
  private:
-  ShardHeader* header_at(int rank) const;
+  struct Part {
+    explicit Part(Sections& at);
+    Section<ShardHeader> header;
+    Section<std::byte> notes;
+  };
   template <class Pick>
   GradientFacts reduced(const Pick& pick) const;
-  JobState* job_;
-  int rank_;
-  int size_;
-  SharedMemory memory_;
+
+  WorkerParts<Part> parts_;
 };
 
 }  // namespace tutti

@@ -15,10 +15,11 @@ namespace tutti {
 StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& options)
     : group_(std::move(group)),
       options_(options),
-      nodes_(group_, (require_equal_plans(group_, plan), std::move(plan)), store_options()),
-      protocol_(group_, nodes_.boards(), options_, hooks()),
+      memory_(group_, options.name),
+      nodes_(memory_, (require_equal_plans(group_, plan), std::move(plan)), store_options()),
+      protocol_(nodes_.boards(), options_, hooks()),
       buckets_(protocol_, nodes_, options_),
-      hosts_(protocol_, nodes_, options_, [this] { buckets_.sum_ready(); }),
+      hosts_(protocol_, memory_, nodes_, options_, [this] { buckets_.sum_ready(); }),
       leaves_(protocol_, nodes_, options_, hosts_, buckets_),
       model_(protocol_, nodes_, options_) {
   buckets_.use(hosts_);
@@ -45,7 +46,6 @@ NodeStore::Options StepExchange::store_options() {
     if (!refusal.empty()) throw OutOfMemory(refusal);
   };
   return {.arena_label = "gradients of \"" + options_.name + "\"",
-          .board_label = "step board of \"" + options_.name + "\"",
           .divisor = options_.divisor,
           .modules = options_.modules,
           .reports_magnitude = options_.reports_magnitude,
@@ -97,7 +97,7 @@ void StepExchange::open_shards(std::int64_t first, std::int64_t leaves) {
 
 void StepExchange::open_without_gradient(double weight, bool drained) {
   open(StepMode::no_gradient, weight > 0 ? 1 : 0, weight, drained);
-  std::memset(nodes_.board().slot_table(0), kAbsent, plan().parameters().size());
+  std::memset(nodes_.boards().mine().slot_table(0), kAbsent, plan().parameters().size());
   buckets_.publish_all();
 }
 

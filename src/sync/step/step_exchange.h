@@ -23,6 +23,7 @@
 
 #include "comm/group_state.h"
 #include "sync/nodes/node_store.h"
+#include "sync/nodes/step_memory.h"
 #include "sync/plan/plan.h"
 #include "sync/step/bucket_folds.h"
 #include "sync/step/exchange_options.h"
@@ -47,6 +48,8 @@ class StepExchange {
   const Plan& plan() const { return nodes_.plan(); }
   const Group& group() const { return group_; }
   const ExchangeOptions& options() const { return options_; }
+  /// What takes part in steps adds its control memory here.
+  StepMemory& memory() { return memory_; }
   /// This worker's nodes while a step is open; those of all between arrive() and complete().
   NodeStore& nodes() { return nodes_; }
   const NodeStore& nodes() const { return nodes_; }
@@ -98,6 +101,7 @@ class StepExchange {
 
   Group group_;
   ExchangeOptions options_;
+  StepMemory memory_;
   NodeStore nodes_;
   StepProtocol protocol_;
   BucketFolds buckets_;

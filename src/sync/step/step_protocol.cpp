@@ -33,13 +33,12 @@ class PartnerScope {
 
 }  // namespace
 
-StepProtocol::StepProtocol(const Group& group, std::span<const StepBoard> boards,
-                           const ExchangeOptions& options, Hooks hooks)
-    : group_(group),
+StepProtocol::StepProtocol(const StepBoards& boards, const ExchangeOptions& options, Hooks hooks)
+    : group_(boards.memory().group()),
       boards_(boards),
       options_(options),
       hooks_(std::move(hooks)),
-      ending_(group_, boards_, options_, numbers_) {}
+      ending_(boards_, options_, numbers_) {}
 
 std::string StepProtocol::step_text() const {
   return fmt::format("step {} of \"{}\"", number(), options_.name);

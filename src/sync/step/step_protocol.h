@@ -42,13 +42,12 @@ class StepProtocol {
     std::function<void()> drop;         ///< the step has failed: what is on its way ends
   };
   /// Keeps references.
-  StepProtocol(const Group& group, std::span<const StepBoard> boards,
-               const ExchangeOptions& options, Hooks hooks);
+  StepProtocol(const StepBoards& boards, const ExchangeOptions& options, Hooks hooks);
 
   const Group& group() const { return group_; }
   GroupState& state() const { return *group_.state(); }
   JobState& job() const { return state().job(); }
-  StepHeader& header(int rank) const { return boards_[static_cast<std::size_t>(rank)].header(); }
+  StepHeader& header(int rank) const { return boards_.of(rank).header(); }
   StepHeader& own_header() const { return header(group_.rank()); }
   const StepNumbers& numbers() const { return numbers_; }
   /// The open step.
@@ -129,7 +128,7 @@ class StepProtocol {
   std::string hint_without_gradient() const;
 
   const Group& group_;
-  std::span<const StepBoard> boards_;
+  const StepBoards& boards_;
   const ExchangeOptions& options_;
   Hooks hooks_;
   StepNumbers numbers_;

@@ -37,7 +37,7 @@ Audit::Audit(StepExchange& exchange, const WrappedModel& model, const ShardState
       shards_(std::move(shards)),
       logical_(std::move(logical)),
       every_(every),
-      board_(exchange.group(), exchange.plan(), name),
+      board_(exchange.memory()),
       name_(name),
       gradients_(exchange.plan().parameters().size()) {}
 

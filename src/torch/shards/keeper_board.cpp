@@ -1,19 +1,11 @@
 #include "torch/shards/keeper_board.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cstring>
-
-#include "comm/host_copies.h"
 
 namespace tutti {
 
-KeeperBoard::KeeperBoard(const Group& group, std::size_t tensors, const std::string& name)
-    : group_(group),
-      mine_(tensors),
-      memory_(group.allocate(std::max<std::size_t>(tensors, 1) * sizeof(Stages),
-                             fmt::format("keepers of tensors of \"{}\"", name))) {}
+KeeperBoard::KeeperBoard(StepMemory& memory, std::size_t tensors)
+    : mine_(tensors), all_(memory.add<Section<Stages>>(tensors)) {}
 
 void KeeperBoard::open() { std::ranges::fill(mine_, Stages()); }
 
@@ -25,17 +17,16 @@ void KeeperBoard::note(std::size_t tensor, int stage) {
 }
 
 void KeeperBoard::publish() {
-  if (mine_.empty()) return;
-  const auto bytes = mine_.size() * sizeof(Stages);
-  std::memcpy(memory_.data(), mine_.data(), bytes);
-  send_to_hosts(group_, memory_.data(), bytes);
+  const auto& shared = all_.mine();
+  std::ranges::copy(mine_, shared.begin());
+  all_.memory().send({{shared.data(), shared.size_bytes()}});
 }
 
 std::optional<KeeperBoard::Clash> KeeperBoard::clash() const {
   for (std::size_t t = 0; t < mine_.size(); ++t) {
     Stages all;
-    for (int r = 0; r < group_.size(); ++r) {
-      const auto& stages = of(r)[t];
+    for (const auto& of_worker : all_) {
+      const auto& stages = of_worker[t];
       if (stages.lowest == 0) continue;
       all.lowest = all.lowest == 0 ? stages.lowest : std::min(all.lowest, stages.lowest);
       all.highest = std::max(all.highest, stages.highest);

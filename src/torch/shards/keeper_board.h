@@ -10,17 +10,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "tutti/group.h"
+#include "sync/nodes/step_memory.h"
 
 namespace tutti {
 
 class KeeperBoard {
  public:
   /// Of so many tensors. Collective.
-  KeeperBoard(const Group& group, std::size_t tensors, const std::string& name);
+  KeeperBoard(StepMemory& memory, std::size_t tensors);
 
   /// Forgets the last step.
   void open();
@@ -29,7 +28,7 @@ class KeeperBoard {
   void publish();
 
   /// Whether a stage of that worker hands the tensor in.
-  bool has(int rank, std::size_t tensor) const { return of(rank)[tensor].lowest != 0; }
+  bool has(int rank, std::size_t tensor) const { return all_.of(rank)[tensor].lowest != 0; }
   /// A tensor that two stages hand in.
   struct Clash {
     std::size_t tensor = 0;
@@ -45,11 +44,9 @@ class KeeperBoard {
     std::uint32_t lowest = 0;
     std::uint32_t highest = 0;
   };
-  const Stages* of(int rank) const { return reinterpret_cast<const Stages*>(memory_.block(rank)); }
 
-  Group group_;
   std::vector<Stages> mine_;
-  SharedMemory memory_;  ///< per worker: its stages, by tensor
+  WorkerParts<Section<Stages>> all_;  ///< per worker: its stages, by tensor
 };
 
 }  // namespace tutti

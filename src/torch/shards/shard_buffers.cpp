@@ -35,7 +35,7 @@ int worker_of_first(const ShardBoard& board, const FirstOf& first_of) {
 
 }  // namespace
 
-ShardBuffers::ShardBuffers(const WrappedModel& model, const StepExchange& exchange,
+ShardBuffers::ShardBuffers(const WrappedModel& model, StepExchange& exchange,
                            const TrainerOptions& options, const KeeperBoard* keepers)
     : exchange_(exchange),
       name_(options.name),
@@ -67,7 +67,7 @@ ShardBuffers::ShardBuffers(const WrappedModel& model, const StepExchange& exchan
   }
   if (!specs.empty()) {
     mean_ = std::make_unique<BufferMean>(
-        exchange.group(), std::move(specs),
+        exchange.memory(), std::move(specs),
         any_per_replica ? node_boundaries_of(options) : std::vector<std::int64_t>(),
         logical_.size(), workers_per_shard_, options.name);
   }
@@ -277,10 +277,9 @@ void ShardBuffers::publish() {
   const auto entries = exchange_.plan().buffers();
   if (entries.empty()) return;
   const auto bytes = entries.back().offset + entries.back().bytes - entries.front().offset;
-  send_to_hosts(exchange_.group(), exchange_.nodes().arena().data() + entries.front().offset,
-                bytes);
-  if (!own_firsts_) return;
-  send_to_hosts(exchange_.group(), own_firsts_->data(), own_bytes_ * logical_.size());
+  const auto& memory = exchange_.memory();
+  memory.send({{exchange_.nodes().arena().data() + entries.front().offset, bytes}});
+  if (own_firsts_) memory.send({{own_firsts_->data(), own_bytes_ * logical_.size()}});
 }
 
 void ShardBuffers::finish(const ShardBoard& board, const std::vector<std::int64_t>& dropped,

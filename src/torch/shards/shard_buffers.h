@@ -32,8 +32,8 @@ class ShardBuffers {
  public:
   /// Sends rank 0's buffers to all. `keepers`, null without a pipeline, have the buffers behind the
   /// parameters, and are kept as a reference. Collective.
-  ShardBuffers(const WrappedModel& model, const StepExchange& exchange,
-               const TrainerOptions& options, const KeeperBoard* keepers);
+  ShardBuffers(const WrappedModel& model, StepExchange& exchange, const TrainerOptions& options,
+               const KeeperBoard* keepers);
 
   /// Rank 0's present values become those of the step's begin; per-replica ones that were
   /// `written`, or differ from the last step's values, become those of all logical workers.
@@ -104,7 +104,7 @@ class ShardBuffers {
   void finish_replicas(const ShardBoard& board, std::size_t logical);
   void become_one(std::size_t buffer);
 
-  const StepExchange& exchange_;
+  StepExchange& exchange_;
   std::string name_;  ///< of the Trainer, in errors
   std::optional<std::chrono::milliseconds> deadline_;
   NamedTensors buffers_;

@@ -98,7 +98,7 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   exchange = std::make_unique<StepExchange>(group, model.plan(settings), exchange_options);
   checkpoints = std::make_unique<TrainerCheckpoints>(between, options, module,
                                                      facts_of(options, optimizer, model));
-  board = std::make_unique<ShardBoard>(group, options.name);
+  board = std::make_unique<ShardBoard>(exchange->memory());
   if (group.rank() == 0) warn_of_aliases(model, options.name);
   shared = std::make_unique<SharedModel>(group, exchange->plan(), rules.states,
                                          options.ema_decay > 0, options.name);
@@ -145,8 +145,8 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   values->add(*shared, all);
   if (replicas) replicas->add_to(*values);
   if (options.pipeline) {
-    keepers = std::make_unique<KeeperBoard>(
-        group, model.parameters().size() + model.buffers().size(), options.name);
+    keepers = std::make_unique<KeeperBoard>(exchange->memory(),
+                                            model.parameters().size() + model.buffers().size());
   }
   buffers = std::make_unique<ShardBuffers>(model, *exchange, options, keepers.get());
   if (options.audit_every > 0) {

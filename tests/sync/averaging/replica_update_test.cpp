@@ -328,7 +328,7 @@ ThreadOutcome compare_with_model(int workers, const Case& test, const ThreadOpti
                                    },
                                .reports_magnitude = true,
                                .deadline = test.deadline});
-        ShardBoard board(group, "model");
+        ShardBoard board(exchange.memory());
         const std::vector<int> states(kReplicaCounts.size(), 2);
         SharedModel model(group, exchange.plan(), states, false, "model");
         const bool is_first = group.state()->team().rank == 0;  // of its host

@@ -8,6 +8,7 @@
 
 #include "kernels/fold_program.h"
 #include "sync/gradient_oracle.h"
+#include "sync/own_board.h"
 
 namespace tutti::test {
 namespace {
@@ -16,14 +17,8 @@ struct Folder {
   explicit Folder(std::function<void(int)> before_slot = {})
       : plan({{"p", {100}, {1}, 100, DType::float32}}, {}),
         arena(plan.arena_bytes(kMaxSlots)),
-        control(StepBoard::bytes(1, 0) + 64),
-        folder(plan, arena.data(), StepBoard(aligned(), 1, 0), LeafFolder::Options{},
-               std::move(before_slot)) {}
-  std::byte* aligned() {
-    void* at = control.data();
-    std::size_t space = control.size();
-    return static_cast<std::byte*>(std::align(64, StepBoard::bytes(1, 0), at, space));
-  }
+        board(1),
+        folder(plan, arena.data(), *board, LeafFolder::Options{}, std::move(before_slot)) {}
   void leaf(const Values& values, bool last) {
     folder.begin_leaf(1);
     folder.write(0, values.data(), last);
@@ -31,7 +26,7 @@ struct Folder {
   }
   Plan plan;
   std::vector<std::byte> arena;
-  std::vector<std::byte> control;
+  OwnBoard board;
   LeafFolder folder;
 };
 
@@ -67,7 +62,7 @@ TEST(LeafFolder, LearningItsPlaceLateFoldsTheSameNodes) {
     ASSERT_EQ(late.folder.nodes().size(), early.folder.nodes().size());
     for (std::size_t k = 0; k < early.folder.nodes().size(); ++k) {
       const auto value = [&](Folder& f) {
-        const auto slot = StepBoard(f.aligned(), 1, 0).slot_table(static_cast<int>(k))[0];
+        const auto slot = f.board->slot_table(static_cast<int>(k))[0];
         const auto* at = reinterpret_cast<const float*>(f.arena.data() + f.plan.slot_offset(slot));
         return Values(at, at + 100);
       };
@@ -91,7 +86,7 @@ TEST(LeafFolder, ALastWriteThatAddsToAnEarlierOneIsMergedAtOnce) {
   const auto second = random_values(2, 100);
   for (const bool in_parts : {false, true}) {
     Folder f;
-    const StepBoard board(f.aligned(), 1, 0);
+    const auto& board = *f.board;
     f.folder.set_start(0);
     f.leaf(first, true);
     f.folder.begin_leaf(1);
@@ -122,12 +117,9 @@ TEST(LeafFolder, AsksBeforeMoreRowsBecomeMemory) {
                     .row_sparse = true}},
                   {});
   std::vector<std::byte> arena(plan.arena_bytes(4));
-  std::vector<std::byte> control(StepBoard::bytes(1, 0) + 64);
-  void* at = control.data();
-  std::size_t space = control.size();
-  std::align(64, StepBoard::bytes(1, 0), at, space);
+  const OwnBoard board(1);
   std::vector<std::size_t> asked;
-  LeafFolder folder(plan, arena.data(), StepBoard(static_cast<std::byte*>(at), 1, 0), {}, {},
+  LeafFolder folder(plan, arena.data(), *board, {}, {},
                     [&](std::size_t, std::size_t bytes) { asked.push_back(bytes); });
   const std::vector<std::int64_t> rows = {5, 9000, 5, 7};
   const auto values = random_values(1, 4 * 64);
@@ -216,7 +208,7 @@ TEST(LeafFolder, ASlotThatIsLentIsNobodyElses) {
   EXPECT_EQ(f.folder.zero_copy(), 0);
   EXPECT_EQ(in_slot(f, 0), others);
   EXPECT_EQ(in_slot(f, 1), values);
-  EXPECT_EQ(StepBoard(f.aligned(), 1, 0).sum_slots()[0], 1);
+  EXPECT_EQ(f.board->sum_slots()[0], 1);
   // A step later it is still lent, although all that was folded is free.
   f.folder.reset();
   const auto second = f.folder.lend(0);

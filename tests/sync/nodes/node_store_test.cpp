@@ -22,7 +22,7 @@ constexpr std::int64_t kLeaves = 7;
 double weight_of(std::int64_t leaf) { return static_cast<double>(1 + leaf % 3); }
 
 NodeStore::Options options_of(Divisor divisor) {
-  return {.arena_label = "nodes", .board_label = "boards", .divisor = divisor};
+  return {.arena_label = "nodes", .divisor = divisor};
 }
 
 /// All workers hand in their leaves of a step.
@@ -40,13 +40,13 @@ void hand_in(NodeStore& store, const Group& group, std::int64_t step) {
     leaves.end_leaf();
   }
   leaves.place_sums();
-  store.board().header().leaves = leaves.leaves();
+  store.boards().mine().header().leaves = leaves.leaves();
   store.publish();
   group.barrier();
   std::vector<HeldNode> nodes;
   std::int64_t count = 0;
   for (int r = 0; r < group.size(); ++r) {
-    append_nodes(nodes, count, r, store.board_of(r).header());
+    append_nodes(nodes, count, r, store.boards().of(r).header());
   }
   ASSERT_EQ(count, kLeaves);
   store.collect(std::move(nodes), count);
@@ -78,7 +78,8 @@ TEST(NodeStore, AnyWorkerFindsWhatAllHandedIn) {
     for (const int workers : {1, 2, 3, 5, 8}) {
       run_thread_ranks(workers, [&](const Job& job) {
         const Group group(job);
-        NodeStore store(group, plan_of(kStoredCounts), options_of(divisor));
+        StepMemory memory(group, "model");
+        NodeStore store(memory, plan_of(kStoredCounts), options_of(divisor));
         SliceFold slices(store);
         for (std::int64_t step = 1; step <= 3; ++step) {
           hand_in(store, group, step);
@@ -110,7 +111,8 @@ TEST(NodeStore, AnyWorkerFindsWhatAllHandedIn) {
 TEST(NodeStore, SomeNodesAreAskedForAlone) {
   run_thread_ranks(3, [](const Job& job) {
     const Group group(job);
-    NodeStore store(group, plan_of(kStoredCounts), options_of(Divisor::contributors));
+    StepMemory memory(group, "model");
+    NodeStore store(memory, plan_of(kStoredCounts), options_of(Divisor::contributors));
     SliceFold slices(store);
     hand_in(store, group, 1);
     const auto expected = expected_of(1);
@@ -143,7 +145,8 @@ TEST(NodeStore, SomeNodesAreAskedForAlone) {
 TEST(NodeStore, WhatAWorkerKeepsLiesWhereAllFindIt) {
   run_thread_ranks(2, [](const Job& job) {
     const Group group(job);
-    NodeStore store(group, plan_of(kStoredCounts), options_of(Divisor::weights));
+    StepMemory memory(group, "model");
+    NodeStore store(memory, plan_of(kStoredCounts), options_of(Divisor::weights));
     hand_in(store, group, 1);
     const auto value = static_cast<float>(group.rank() + 1);
     std::memcpy(store.sum_place(group.rank(), 3), &value, sizeof value);
@@ -166,7 +169,8 @@ TEST(SliceFold, SharesOfAllWorkersAreTheWholeInEveryArena) {
   for (const int workers : {1, 2, 3, 5}) {
     run_thread_ranks(workers, [&](const Job& job) {
       const Group group(job);
-      NodeStore store(group, plan_of(kStoredCounts), options_of(Divisor::weights));
+      StepMemory memory(group, "model");
+      NodeStore store(memory, plan_of(kStoredCounts), options_of(Divisor::weights));
       SliceFold slices(store);
       hand_in(store, group, 2);
       const auto expected = expected_of(2);
@@ -193,8 +197,9 @@ TEST(NodeStore, AnEntryOfATableIsSentOnce) {
         2,
         [&](const Job& job) {
           const Group group(job);
-          NodeStore store(group, plan_of({1, 2, 3, 4}), options_of(divisor));
-          const auto& board = store.board_of(0);
+          StepMemory memory(group, "model");
+          NodeStore store(memory, plan_of({1, 2, 3, 4}), options_of(divisor));
+          const auto& board = store.boards().of(0);
           auto* const table = board.slot_table(0);
           auto* const weights = board.weights(0);
           store.open();
@@ -242,9 +247,10 @@ TEST(NodeStore, NodesThatWereSentInTheLastLeafAreNotSentAgain) {
       2,
       [&](const Job& job) {
         const Group group(job);
-        NodeStore store(group, plan_of({1, 2}), options_of(Divisor::weights));
-        auto& header = store.board_of(0).header();
-        const auto* const tables = &store.board_of(0);
+        StepMemory memory(group, "model");
+        NodeStore store(memory, plan_of({1, 2}), options_of(Divisor::weights));
+        auto& header = store.boards().of(0).header();
+        const auto* const tables = &store.boards().of(0);
         store.open();
         if (group.rank() == 0) {
           auto& leaves = store.leaves();
@@ -306,7 +312,8 @@ TEST(NodeStore, EntriesOfRowsThatAreWrittenInTheLastLeafAreSentAfterIt) {
       2,
       [&](const Job& job) {
         const Group group(job);
-        NodeStore store(group, plan, options_of(Divisor::weights));
+        StepMemory memory(group, "model");
+        NodeStore store(memory, plan, options_of(Divisor::weights));
         store.open();
         const std::vector<float> values = {1, 2, 3, 4};
         std::uint8_t slot = kAbsent;
@@ -318,7 +325,7 @@ TEST(NodeStore, EntriesOfRowsThatAreWrittenInTheLastLeafAreSentAfterIt) {
             store.leaves().write(0, RowEntries{rows.data(), values.data(), 2}, true);
             if (row == 1) store.leaves().end_leaf();
           }
-          store.board().header().leaves = 2;
+          store.boards().mine().header().leaves = 2;
           store.publish();
           store.send_entries(std::vector<std::uint32_t>{0});
           store.leaves().end_leaf();
@@ -326,7 +333,7 @@ TEST(NodeStore, EntriesOfRowsThatAreWrittenInTheLastLeafAreSentAfterIt) {
           store.send();
         }
         group.barrier();
-        const auto& board = store.board_of(0);
+        const auto& board = store.boards().of(0);
         if (group.rank() == 0) slot = board.slot_table(0)[0];
         const auto agreed = gather_bytes(group, std::as_bytes(std::span(&slot, 1)), {});
         EXPECT_EQ(board.header().node_count, 1);
@@ -339,7 +346,8 @@ TEST(NodeStore, EntriesOfRowsThatAreWrittenInTheLastLeafAreSentAfterIt) {
 TEST(SliceFold, ProgramsFollowTheShapeOfTheTree) {
   run_thread_ranks(1, [](const Job& job) {
     const Group group(job);
-    NodeStore store(group, plan_of({1}), options_of(Divisor::none));
+    StepMemory memory(group, "model");
+    NodeStore store(memory, plan_of({1}), options_of(Divisor::none));
     SliceFold slices(store);
     // ((a + b) + c) + d and (a + b) + (c + d) differ in float32.
     const Values parts = {1, 1e8f, -1e8f, 1};

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
-#include <memory>
 #include <random>
 
 #include "base/check.h"
 #include "kernels/fold_program.h"
 #include "sync/nodes/leaf_folder.h"
+#include "sync/own_board.h"
 #include "tutti/error.h"
 #include "tutti/share.h"
 
@@ -192,13 +192,8 @@ TEST(Assignment, WhatMakesNoSenseIsRefused) {
 int slots_used(const ShardRange& range, bool hot) {
   const Plan plan({{"p", {1}, {1}, 1, DType::float32}}, {});
   std::vector<std::byte> arena(plan.arena_bytes(kMaxSlots));
-  std::vector<std::byte> control(StepBoard::bytes(1, 0) + 64);
-  void* at = control.data();
-  std::size_t space = control.size();
-  const auto* aligned = std::align(64, StepBoard::bytes(1, 0), at, space);
-  EXPECT_NE(aligned, nullptr);
-  const StepBoard board(static_cast<std::byte*>(at), 1, 0);
-  LeafFolder folder(plan, arena.data(), board, LeafFolder::Options{}, {});
+  const OwnBoard board(1);
+  LeafFolder folder(plan, arena.data(), *board, LeafFolder::Options{}, {});
   folder.set_start(range.begin);
   const float gradient = 1;
   for (auto leaf = range.begin; leaf < range.end; ++leaf) {

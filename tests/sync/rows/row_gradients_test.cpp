@@ -610,7 +610,7 @@ TEST(RowGradients, UpdatesTouchTheRowsThatWereTouched) {
         const Group group(job);
         StepExchange exchange(group, plan_of_tables(kTables),
                               {.name = "model", .sync_buffers = false, .reports_magnitude = true});
-        ShardBoard board(group, "model");
+        ShardBoard board(exchange.memory());
         SharedModel model(
             group, exchange.plan(),
             std::vector<int>(kTables.size(), static_cast<int>(test.rule.states.size())), false,

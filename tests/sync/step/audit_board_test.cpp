@@ -83,8 +83,8 @@ TEST(ShardPrint, TheFirstDifferenceIsNamedAndTheOthersCounted) {
 TEST(AuditBoard, HandsOverAndPublishesToAll) {
   run_thread_ranks(3, [](const Job& job) {
     const Group group(job, "audit");
-    const Plan plan({{.name = "a", .shape = {3}, .strides = {1}, .count = 3}}, {});
-    AuditBoard board(group, plan, "model");
+    StepMemory memory(group, "model");
+    AuditBoard board(memory);
     const std::vector<std::byte> saved(5, std::byte{7});
     const ShardPrint print{{{"gradient of \"a\"", 3}, {"", 0}}, 0.25};
     const ShardPrint none;

@@ -41,7 +41,8 @@ TEST(BufferMean, IsTakenAlongTheTreeOverTheShardsThatRan) {
     const auto options = hosts > 1 ? on(even_hosts(workers, hosts)) : ThreadOptions();
     const auto body = [&, workers = workers](const Job& job) {
       const Group group(job);
-      BufferMean mean(group, specs(), {logical[1].begin}, logical.size(), 1, "model");
+      StepMemory memory(group, "model");
+      BufferMean mean(memory, specs(), {logical[1].begin}, logical.size(), 1, "model");
       const auto mine =
           assign_shards(kBufferShards, workers)[static_cast<std::size_t>(group.rank())];
       for (int step = 0; step < 2; ++step) {
@@ -103,7 +104,8 @@ TEST(BufferMean, OfNoShardThatRanLeavesWhatIsThereAndEachStepBeginsAnew) {
   const auto logical = logical_workers(kBufferShards, 2);
   run_thread_ranks(2, [&](const Job& job) {
     const Group group(job);
-    BufferMean mean(group, specs(), {logical[1].begin}, logical.size(), 1, "model");
+    StepMemory memory(group, "model");
+    BufferMean mean(memory, specs(), {logical[1].begin}, logical.size(), 1, "model");
     const auto mine = assign_shards(kBufferShards, 2)[static_cast<std::size_t>(group.rank())];
     for (const bool changes : {true, false}) {
       mean.open(mine.begin);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/thread_ranks.h"
+#include "sync/nodes/step_memory.h"
 #include "sync/step/first_look.h"
 #include "tutti/error.h"
 
@@ -24,10 +25,10 @@ Plan plan() {
 
 struct Boards {
   explicit Boards(const Group& group, const Plan& plan)
-      : memory(group.allocate(StepBoard::bytes(2, 1), "boards")),
-        boards(boards_of(memory, group.size(), plan)) {}
-  SharedMemory memory;
-  std::vector<StepBoard> boards;
+      : memory(group, "boards"),
+        boards(memory.add<StepBoard>(plan.parameters().size(), plan.buffers().size())) {}
+  StepMemory memory;
+  StepBoards boards;
 };
 
 TEST(DigestCheck, LooksInPowersOfTwoAndEveryNthStep) {
@@ -46,7 +47,7 @@ TEST(DigestCheck, NamesTheFirstThatDiffersAndWhoHasIt) {
         const Group group(job);
         const auto mine = plan();
         const Boards boards(group, mine);
-        DigestCheck check(mine, group, boards.boards, 100);
+        DigestCheck check(mine, boards.boards, 100);
         std::vector<float> weight = {1, 2, 3, 4};
         std::vector<float> bias = {5, 6};
         std::vector<float> mean = {7, 8, 9};
@@ -86,7 +87,7 @@ TEST(DigestCheck, AloneThereIsNothingToCompare) {
     const Group group(job);
     const auto mine = plan();
     const Boards boards(group, mine);
-    EXPECT_FALSE(DigestCheck(mine, group, boards.boards, 100).due(1));
+    EXPECT_FALSE(DigestCheck(mine, boards.boards, 100).due(1));
   });
 }
 
@@ -97,7 +98,7 @@ std::string said_of(const std::vector<float>& values, std::uint64_t step) {
     const Group group(job);
     const auto mine = plan();
     const Boards boards(group, mine);
-    FirstLook look(group, boards.boards, "model");
+    FirstLook look(boards.boards, "model");
     look.start();
     look.open(step);
     const auto value = values[static_cast<std::size_t>(group.rank())];

@@ -22,9 +22,9 @@ using ::testing::HasSubstr;
 struct BareProtocol {
   explicit BareProtocol(const Job& job)
       : group(job),
-        memory(group.allocate(StepBoard::bytes(0, 0), "boards")),
-        boards(boards_of(memory, group.size(), Plan({}, {}))),
-        protocol(group, boards, options,
+        memory(group, "bare"),
+        boards(memory.add<StepBoard>(std::size_t{0}, std::size_t{0})),
+        protocol(boards, options,
                  {.what = [] { return std::string("a bare step"); },
                   .pause = [] {},
                   .drop = [this] { ++drops; }}) {}
@@ -36,8 +36,8 @@ struct BareProtocol {
 
   Group group;
   ExchangeOptions options{.name = "bare", .hint = "; a hint"};
-  SharedMemory memory;
-  std::vector<StepBoard> boards;
+  StepMemory memory;
+  StepBoards boards;
   int drops = 0;
   StepProtocol protocol;
 };

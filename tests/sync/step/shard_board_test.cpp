@@ -40,7 +40,8 @@ TEST(ShardBoard, FactsAreThoseOfAllWorkersTogether) {
   for (const int workers : {1, 2, 3, 5}) {
     run_thread_ranks(workers, [&](const Job& job) {
       const Group group(job);
-      ShardBoard board(group, "model");
+      StepMemory memory(group, "model");
+      ShardBoard board(memory);
       ShardHeader& mine = board.mine();
       mine = {};
       mine.all.bound = group.rank() + 1;

@@ -44,8 +44,8 @@ TEST(TrafficCount, OnlyStepsThatEndAreAddedUp) {
 TEST(PlainTraffic, IsOneMessageOfEachWorkerAndOneSumForEach) {
   run_thread_ranks(3, [](const Job& job) {
     const Group group(job);
-    NodeStore store(group, plan_of({10, 20, 30}),
-                    {.arena_label = "nodes", .board_label = "boards"});
+    StepMemory memory(group, "model");
+    NodeStore store(memory, plan_of({10, 20, 30}), {.arena_label = "nodes"});
     auto& leaves = store.leaves();
     leaves.set_start(2 * group.rank() + 1);  // two leaves that do not become one node
     for (int leaf = 0; leaf < 2; ++leaf) {
@@ -55,12 +55,12 @@ TEST(PlainTraffic, IsOneMessageOfEachWorkerAndOneSumForEach) {
       if (group.rank() == 1 && leaf == 0) leaves.write(1, values.data(), true);
       leaves.end_leaf();
     }
-    store.board().header().leaves = 2;
+    store.boards().mine().header().leaves = 2;
     store.publish();
     group.barrier();
     std::vector<HeldNode> nodes;
     std::int64_t all = 0;
-    for (int r = 0; r < 3; ++r) append_nodes(nodes, all, r, store.board_of(r).header());
+    for (int r = 0; r < 3; ++r) append_nodes(nodes, all, r, store.boards().of(r).header());
     ASSERT_EQ(nodes.size(), 6u);
     store.collect(nodes, all);
     PlainTraffic traffic(store.plan(), {{0, 1}, {2}}, 3);

@@ -87,7 +87,7 @@ void expect_as_alone(int workers, const Case& test) {
     const Group group(job);
     StepExchange exchange(group, plan_of(kUpdatedCounts),
                           {.name = "model", .sync_buffers = false, .reports_magnitude = true});
-    ShardBoard board(group, "model");
+    ShardBoard board(exchange.memory());
     SharedModel model(
         group, exchange.plan(),
         std::vector<int>(kUpdatedCounts.size(), static_cast<int>(test.rule.states.size())), false,
@@ -161,7 +161,7 @@ TEST(PartitionedUpdate, WhatHasAnOwnerIsFoldedByItAlone) {
                            .owners = {-1, kOwner},
                            .sync_buffers = false,
                            .reports_magnitude = true});
-    ShardBoard board(group, "model");
+    ShardBoard board(exchange.memory());
     SharedModel model(group, exchange.plan(), {0, 0}, false, "model");
     DenseGradients dense(exchange);
     PartitionedUpdate update(exchange, board, model, {&dense},
@@ -221,7 +221,7 @@ TEST(TileUpdates, GetWhatHasNoRuleAndKeepTheirTiles) {
     run_thread_ranks(3, [&](const Job& job) {
       const Group group(job);
       StepExchange exchange(group, plan_of(counts), {.name = "model", .reports_magnitude = true});
-      ShardBoard board(group, "model");
+      ShardBoard board(exchange.memory());
       SharedModel model(group, exchange.plan(), {0, 0, 0}, false, "model");
       DenseGradients dense(exchange);
       Descent others(model);
@@ -268,7 +268,7 @@ TEST(PartitionedUpdate, TheEarliestBadShardIsNamedByAll) {
   run_thread_ranks(3, [](const Job& job) {
     const Group group(job);
     StepExchange exchange(group, plan_of({4, 4}), {.name = "model", .reports_magnitude = true});
-    ShardBoard board(group, "model");
+    ShardBoard board(exchange.memory());
     SharedModel model(group, exchange.plan(), {0, 0}, false, "model");
     DenseGradients dense(exchange);
     PartitionedUpdate update(exchange, board, model, {&dense},
@@ -298,7 +298,7 @@ TEST(PartitionedUpdate, AGradientIsReadOnAnyWorkerWhetherOwnersHaveKeptItOrNot) 
     run_thread_ranks(3, [&](const Job& job) {
       const Group group(job);
       StepExchange exchange(group, plan_of(counts), {.name = "model", .reports_magnitude = true});
-      ShardBoard board(group, "model");
+      ShardBoard board(exchange.memory());
       SharedModel model(group, exchange.plan(), {0, 0}, false, "model");
       DenseGradients dense(exchange);
       PartitionedUpdate update(exchange, board, model, {&dense},
@@ -336,7 +336,7 @@ TEST(PartitionedUpdate, ASumThatOverflowsIsSeenBeforeAnythingIsUpdated) {
     run_thread_ranks(2, [&](const Job& job) {
       const Group group(job);
       StepExchange exchange(group, plan_of({4}), {.name = "model", .reports_magnitude = true});
-      ShardBoard board(group, "model");
+      ShardBoard board(exchange.memory());
       SharedModel model(group, exchange.plan(), {0}, false, "model");
       DenseGradients dense(exchange);
       PartitionedUpdate update(exchange, board, model, {&dense}, {define(Sgd{.lr = 0})}, nullptr,
