@@ -76,7 +76,7 @@ CodedGradients::CodedGradients(StepExchange& exchange, CodingOptions options)
       slices_(exchange.nodes()),
       spans_hosts_(exchange.group().state()->spans_hosts()),
       options_(std::move(options)),
-      board_(exchange.group(), exchange.plan(), layout_of(exchange, options_), options_.name),
+      board_(exchange.memory(), exchange.plan(), layout_of(exchange, options_), options_.name),
       encoder_(exchange.plan(), board_, options_.compression, options_.values),
       sum_(*options_.compression.codec, leaves()),
       traffic_(exchange.plan(), board_.buckets()),

@@ -40,7 +40,7 @@ void HostMessages::made(std::size_t logical, std::size_t bucket) {
   } while (!mine.made.compare_exchange_weak(count, next, std::memory_order_relaxed));
   store_.entries(here_)[number_in(next) - 1].store(
       tag(logical * store_.buckets().size() + bucket + 1), std::memory_order_release);
-  wake_host(exchange_.group());
+  announce(exchange_.protocol().job().board());
 }
 
 void HostMessages::close(std::vector<std::size_t> expected) { expected_ = std::move(expected); }
@@ -91,7 +91,8 @@ void HostMessages::send_own() {
   }
   if (end == taken || (expected_.empty() && bytes < kGathered)) return;
   data.push_back({&entries[taken], (end - taken) * sizeof(entries[0])});
-  publish_on_hosts(exchange_.group(), data, log(here_).given, tag(end));
+  exchange_.memory().send(data);
+  publish(exchange_.protocol().job(), log(here_).given, tag(end));
   for (; taken < end; ++taken) give(here_, taken);
 }
 

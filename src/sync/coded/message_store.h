@@ -2,7 +2,7 @@
 
 // The messages of a step, and the residuals of earlier ones, in memory that all workers of a host
 // share. Each logical worker has room for one message per bucket. Residuals and velocities are
-// double-buffered: a dropped step does not flip them.
+// double-buffered: a dropped step does not flip them. What tells of messages is control memory.
 //
 // Threads: the memory is synchronised by the step protocol; each message has one writer. Failure:
 // OutOfMemory when it does not fit.
@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "sync/nodes/step_memory.h"
 #include "sync/plan/fusion.h"
 #include "sync/plan/plan.h"
 #include "tutti/group.h"
@@ -53,7 +54,7 @@ class MessageStore {
     int kept = 0;                     ///< number of arrays, the first ones of Kept
   };
   /// Collective.
-  MessageStore(const Group& group, const Plan& plan, Layout layout, const std::string& name);
+  MessageStore(StepMemory& memory, const Plan& plan, Layout layout, const std::string& name);
 
   std::size_t logical_workers() const { return layout_.logical_workers; }
   const Buckets& buckets() const { return layout_.buckets; }
@@ -63,8 +64,12 @@ class MessageStore {
   /// Bytes that a message of the bucket may have.
   std::size_t room(std::size_t bucket) const { return layout_.bounds[bucket]; }
 
-  MessageHeader& header(std::size_t logical, std::size_t bucket) const;
-  std::byte* message(std::size_t logical, std::size_t bucket) const;
+  MessageHeader& header(std::size_t logical, std::size_t bucket) const {
+    return control_.headers[logical][bucket];
+  }
+  std::byte* message(std::size_t logical, std::size_t bucket) const {
+    return arrays_[logical].messages[bucket].data();
+  }
   /// The array as the last step that counted left it.
   float* kept(Kept which, std::size_t logical, std::size_t parameter) const {
     return kept_at(which, logical, parameter, is_second_[logical][parameter]);
@@ -84,35 +89,48 @@ class MessageStore {
   }
   /// Grows by the elements of each sum of the bucket that are not −0.0: in every step, never back.
   std::atomic<std::int64_t>& sum_values(std::size_t bucket) const {
-    return reinterpret_cast<std::atomic<std::int64_t>*>(memory_.data() + first_sum_)[bucket];
+    return control_.sum_values[bucket];
   }
-  MessageLog& log(int host) const { return *reinterpret_cast<MessageLog*>(log_at(host)); }
+  MessageLog& log(int host) const { return control_.logs[static_cast<std::size_t>(host)]; }
   /// One for each message of a step: logical worker · buckets + bucket + 1.
   std::span<std::atomic<std::uint64_t>> entries(int host) const {
-    return {reinterpret_cast<std::atomic<std::uint64_t>*>(log_at(host) + sizeof(MessageLog)),
+    return {control_.entries[static_cast<std::size_t>(host)],
             layout_.logical_workers * layout_.buckets.size()};
   }
   /// Shared bytes per logical worker.
-  std::size_t bytes_per_logical_worker() const { return bytes_per_logical_; }
+  std::size_t bytes_per_logical_worker() const {
+    return memory_.bytes() / layout_.logical_workers +
+           round_up(layout_.buckets.size() * sizeof(MessageHeader), kSectionAlignment);
+  }
 
  private:
-  std::byte* log_at(int host) const {
-    return memory_.data() + first_log_ + static_cast<std::size_t>(host) * log_bytes_;
+  struct Control {
+    Control(Sections& at, const Layout& layout, std::size_t hosts);
+    SectionRows<MessageHeader> headers;  ///< by logical worker and bucket
+    Section<std::atomic<std::int64_t>> sum_values;
+    Section<MessageLog> logs;                         ///< by host
+    SectionRows<std::atomic<std::uint64_t>> entries;  ///< by host
+  };
+  /// Of a logical worker.
+  struct Arrays {
+    Arrays(Sections& at, const Layout& layout, std::size_t elements);
+    SectionRows<float> kept;          ///< two of each of Kept
+    SectionList<std::byte> messages;  ///< by bucket
+  };
+  /// Fills bucket_of_ and element_at_; returns the elements of one of Kept, of a logical worker.
+  std::size_t place(const Plan& plan);
+  float* kept_at(Kept which, std::size_t logical, std::size_t parameter, bool second) const {
+    return arrays_[logical].kept[2 * static_cast<std::size_t>(which) + (second ? 1 : 0)] +
+           element_at_[parameter];
   }
-  float* kept_at(Kept which, std::size_t logical, std::size_t parameter, bool second) const;
 
   Layout layout_;
-  std::vector<std::size_t> bucket_of_;   ///< per parameter
-  std::vector<std::size_t> element_at_;  ///< per parameter: its first in what is kept
-  std::vector<std::size_t> message_at_;  ///< per bucket: bytes
-  std::size_t kept_elements_ = 0;        ///< of one of Kept, of a logical worker
-  std::size_t first_message_ = 0;        ///< bytes within a logical worker's part
-  std::size_t bytes_per_logical_ = 0;
-  std::size_t first_sum_ = 0;                 ///< bytes
-  std::size_t first_log_ = 0;                 ///< bytes
-  std::size_t log_bytes_ = 0;                 ///< of a host
+  std::vector<std::size_t> bucket_of_;        ///< per parameter
+  std::vector<std::size_t> element_at_;       ///< per parameter: its first in what is kept
   std::vector<std::vector<bool>> is_second_;  ///< true: the second of the two buffers is current
-  SharedMemory memory_;
+  Control control_;
+  SharedMemory memory_;         ///< arrays_
+  std::vector<Arrays> arrays_;  ///< by logical worker
 };
 
 }  // namespace tutti

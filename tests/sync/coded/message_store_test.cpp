@@ -29,7 +29,8 @@ TEST(MessageStore, EachPartHasRoomOfItsOwn) {
   run_thread_ranks(2, [](const Job& job) {
     const Group group(job);
     const auto plan = plan_of({65, 3, 5000});
-    MessageStore store(group, plan, layout(2), "model");
+    StepMemory memory(group, "model");
+    MessageStore store(memory, plan, layout(2), "model");
     EXPECT_EQ(store.bucket_of(1), 0u);
     EXPECT_EQ(store.bucket_of(2), 1u);
     if (group.rank() == 0) {
@@ -63,7 +64,8 @@ TEST(MessageStore, EachPartHasRoomOfItsOwn) {
 TEST(MessageStore, WhatIsKeptTurnsPerParameterAndAStepThatIsDroppedTurnsNothing) {
   run_thread_ranks(1, [](const Job& job) {
     const Group group(job);
-    MessageStore store(group, plan_of({65, 3, 5000}), layout(1), "model");
+    StepMemory memory(group, "model");
+    MessageStore store(memory, plan_of({65, 3, 5000}), layout(1), "model");
     *store.next(Kept::residual, 1, 0) = 7;
     EXPECT_EQ(*store.kept(Kept::residual, 1, 0), 0) << "the step was dropped";
     EXPECT_EQ(store.next_residuals(1, 0), store.next(Kept::residual, 1, 0));
@@ -128,7 +130,8 @@ struct Encoder {
   explicit Encoder(const Group& group, Compression how)
       : plan(plan_of({4500, 20})),
         compression(std::move(how)),
-        store(group, plan,
+        memory(group, "model"),
+        store(memory, plan,
               {.logical_workers = 1,
                .buckets = {{0, 1}},
                .bounds = {65536},
@@ -147,6 +150,7 @@ struct Encoder {
   }
   Plan plan;
   Compression compression;
+  StepMemory memory;
   MessageStore store;
   BucketEncoder encoder;
 };
