@@ -89,7 +89,7 @@ void run_replicas(const Group& group, const StepsOfCase& steps) {
   ReplicaCopies copies(
       group, exchange.plan(), model, {0}, static_cast<std::size_t>(size), steps.name,
       ReplicaHosts(*group.state(), carriers_of(logical, assign_shards(size, size))));
-  ReplicaAveraging averaging(group, exchange.plan(), copies,
+  ReplicaAveraging averaging(exchange.memory(), exchange.plan(), copies,
                              {.averaging = std::make_shared<EveryOther>(),
                               .fusion = kCount,
                               .initial_states = {{}},

@@ -36,9 +36,9 @@ void tree_mean(const FoldProgram& tree, std::span<const void* const> sources, DT
         .count = count});
 }
 
-ReplicaAveraging::ReplicaAveraging(const Group& group, const Plan& plan,
+ReplicaAveraging::ReplicaAveraging(StepMemory& memory, const Plan& plan,
                                    const ReplicaCopies& copies, AveragingOptions options)
-    : group_(group),
+    : memory_(memory),
       plan_(plan),
       copies_(copies),
       options_(std::move(options)),
@@ -54,8 +54,9 @@ ReplicaAveraging::ReplicaAveraging(const Group& group, const Plan& plan,
   const int residuals = sends_int8() ? static_cast<int>(copies.size()) + 1 : 0;
   const int states = options_.averaging->states() + residuals + (overlaps ? 1 : 0);
   kept_ = std::make_unique<SharedModel>(
-      group, plan, states_of_replicas(plan, std::vector<int>(plan.parameters().size(), states)),
-      false, fmt::format("{}, what {} keeps", options_.name, options_.averaging->name()));
+      memory.group(), plan,
+      states_of_replicas(plan, std::vector<int>(plan.parameters().size(), states)), false,
+      fmt::format("{}, what {} keeps", options_.name, options_.averaging->name()));
   if (copies.hosts().differ() && (sends_int8() || overlaps)) make_room_for_given();
 }
 

@@ -33,6 +33,7 @@
 #include "sync/averaging/averaging_rounds.h"
 #include "sync/averaging/int8_differences.h"
 #include "sync/averaging/replica_copies.h"
+#include "sync/nodes/step_memory.h"
 #include "sync/plan/plan.h"
 #include "sync/plan/tile_share.h"
 #include "sync/update/shared_model.h"
@@ -59,7 +60,7 @@ struct AveragingOptions {
 class ReplicaAveraging final : private AveragedCopies {
  public:
   /// Keeps references. Collective.
-  ReplicaAveraging(const Group& group, const Plan& plan, const ReplicaCopies& copies,
+  ReplicaAveraging(StepMemory& memory, const Plan& plan, const ReplicaCopies& copies,
                    AveragingOptions options);
 
   /// The current step is `step`, in which `updating[p]` logical workers update p.
@@ -143,7 +144,7 @@ class ReplicaAveraging final : private AveragedCopies {
   std::size_t offset_of(const ElementRange& tile) const;
   std::size_t bytes_of(const ElementRange& tile) const;
 
-  Group group_;
+  StepMemory& memory_;
   const Plan& plan_;
   const ReplicaCopies& copies_;
   AveragingOptions options_;
@@ -153,12 +154,10 @@ class ReplicaAveraging final : private AveragedCopies {
   std::vector<std::byte> messages_;  ///< of a tile, one for each logical worker
   /// Of all tiles, where other hosts give some of them.
   std::optional<SharedMemory> given_;
-  // Where a parameter's messages, and its tiles, begin among those of a logical worker; last their
-  // number.
-  std::vector<std::size_t> first_byte_;
-  std::vector<std::size_t> first_tile_;
-  std::vector<std::uint8_t> is_flying_;  ///< per parameter: its mean is on its way
-  bool takes_off_ = false;               ///< so are those of the current step
+  SectionList<std::byte> given_messages_;  ///< in given_, by logical worker and parameter
+  SectionList<double> squares_;            ///< tiles_of_replicas(): what each lacks
+  std::vector<std::uint8_t> is_flying_;    ///< per parameter: its mean is on its way
+  bool takes_off_ = false;                 ///< so are those of the current step
   MeanOfMessages mean_of_messages_;
   AveragingRounds rounds_;
 };

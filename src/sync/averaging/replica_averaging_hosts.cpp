@@ -8,36 +8,27 @@
 #include "comm/host_copies.h"
 #include "kernels/int8_blocks.h"
 #include "kernels/norm.h"
-#include "memory/arena.h"
 #include "sync/averaging/replica_averaging.h"
 
 namespace tutti {
-namespace {
-
-/// Messages of a parameter begin at multiples of it.
-constexpr std::size_t kAlignment = 64;
-
-}  // namespace
 
 /// Messages of all logical workers, and where they are 8-bit differences the squares of what each
 /// lacks.
 void ReplicaAveraging::make_room_for_given() {
-  std::size_t bytes = 0;
-  std::size_t tiles = 0;
-  for (std::uint32_t p = 0; p < plan_.parameters().size(); ++p) {
-    first_byte_.push_back(bytes);
-    first_tile_.push_back(tiles);
-    const auto& spec = plan_.parameters()[p].spec;
-    if (!spec.is_per_replica) continue;
-    bytes += round_up(message_bytes(p, spec.count), kAlignment);
-    tiles += static_cast<std::size_t>((spec.count + kTile - 1) / kTile);
+  std::vector<std::size_t> bytes;
+  for (std::size_t l = 0; l < copies_.size(); ++l) {
+    for (std::uint32_t p = 0; p < plan_.parameters().size(); ++p) {
+      const auto& spec = plan_.parameters()[p].spec;
+      bytes.push_back(spec.is_per_replica ? message_bytes(p, spec.count) : 0);
+    }
   }
-  first_byte_.push_back(bytes);
-  first_tile_.push_back(sends_int8() ? tiles : 0);
-  const auto all = copies_.size() * (bytes + first_tile_.back() * sizeof(double));
-  given_ = group_.allocate_common(
-      std::max(all, kAlignment),
+  given_ = memory_.group().allocate_common(
+      std::max(bytes_of_sections<SectionList<std::byte>>(bytes), kSectionAlignment),
       fmt::format("{} of \"{}\"", sends_int8() ? "differences" : "given copies", options_.name));
+  Sections at(given_->data());
+  given_messages_ = SectionList<std::byte>(at, bytes);
+  if (!sends_int8()) return;
+  squares_ = memory_.add_common<SectionList<double>>(tiles_of_replicas(plan_, copies_.size()));
 }
 
 std::size_t ReplicaAveraging::message_bytes(std::uint32_t parameter, std::int64_t count) const {
@@ -51,16 +42,13 @@ std::size_t ReplicaAveraging::message_bytes(std::uint32_t parameter, std::int64_
 }
 
 std::byte* ReplicaAveraging::given_message(const ElementRange& tile, std::size_t logical) const {
-  return given_->data() + logical * first_byte_.back() + first_byte_[tile.parameter] +
+  return given_messages_[logical * plan_.parameters().size() + tile.parameter].data() +
          message_bytes(tile.parameter, tile.begin);
 }
 
-/// They follow all messages, so that those of a parameter are one piece.
 double& ReplicaAveraging::given_squares(const ElementRange& tile, std::size_t logical) const {
-  auto* const squares =
-      reinterpret_cast<double*>(given_->data() + copies_.size() * first_byte_.back());
-  return squares[logical * first_tile_.back() + first_tile_[tile.parameter] +
-                 static_cast<std::size_t>(tile.begin / kTile)];
+  return squares_[logical * plan_.parameters().size() + tile.parameter]
+                 [static_cast<std::size_t>(tile.begin / kTile)];
 }
 
 void ReplicaAveraging::write_given(const std::vector<ElementRange>& ranges) {
@@ -77,7 +65,7 @@ void ReplicaAveraging::write_given(const std::vector<ElementRange>& ranges) {
         auto& squares = given_squares(tile, l);
         squares_of_blocks(residual(p, l) + tile.begin, DType::float32, tile.end - tile.begin,
                           {&squares, 1});
-        send_to_hosts(group_, &squares, sizeof squares);
+        memory_.send({published(squares)});
       }
     }
   }
@@ -115,14 +103,14 @@ void ReplicaAveraging::bring_kept() {
                         plan_.bytes_of(p)});
     }
   }
-  copy_to_hosts(group_, pieces, {.label = "what differences lack"});
+  copy_to_hosts(memory_.group(), pieces, {.label = "what differences lack"});
 }
 
 void ReplicaAveraging::spread_kept() {
   if (!kept_) return;
-  copy_to_hosts(group_, kept_->memory().data(), kept_->bytes());
+  copy_to_hosts(memory_.group(), kept_->memory().data(), kept_->bytes());
   if (!given_ || !sends_int8()) return;
-  if (group_.state()->team().rank == 0) {
+  if (memory_.group().state()->team().rank == 0) {
     for (const auto p : copies_.parameters()) {
       for (const auto& tile : tiles_of({p, 0, plan_.parameters()[p].spec.count})) {
         for (std::size_t l = 0; l < copies_.size(); ++l) {
@@ -132,7 +120,7 @@ void ReplicaAveraging::spread_kept() {
       }
     }
   }
-  group_.barrier({.label = "what differences lack"});
+  memory_.group().barrier({.label = "what differences lack"});
 }
 
 }  // namespace tutti

@@ -8,18 +8,6 @@
 #include "kernels/norm.h"
 
 namespace tutti {
-namespace {
-
-std::vector<std::size_t> first_blocks(const Plan& plan) {
-  std::vector<std::size_t> first = {0};
-  for (const auto& entry : plan.parameters()) {
-    const auto blocks = entry.spec.is_per_replica ? (entry.spec.count + kTile - 1) / kTile : 0;
-    first.push_back(first.back() + static_cast<std::size_t>(blocks));
-  }
-  return first;
-}
-
-}  // namespace
 
 ReplicaUpdate::ReplicaUpdate(StepExchange& exchange, const ShardBoard& board,
                              const ReplicaCopies& copies, std::vector<ShardRange> logical,
@@ -36,10 +24,8 @@ ReplicaUpdate::ReplicaUpdate(StepExchange& exchange, const ShardBoard& board,
       share_(tile_share(exchange.plan(), copies.parameters(), exchange.nodes().team().rank,
                         exchange.nodes().team().size())),
       gradient_(kTile * sizeof(double)),
-      first_block_(first_blocks(exchange.plan())),
-      norms_(exchange.group().allocate_common(
-          copies.size() * std::max<std::size_t>(first_block_.back(), 1) * sizeof(double),
-          "norms of logical workers")),
+      norms_(exchange.memory().add_common<SectionList<double>>(
+          tiles_of_replicas(exchange.plan(), copies.size()))),
       updated_(copies.size()) {}
 
 bool ReplicaUpdate::touched(std::size_t logical, std::uint32_t parameter) const {
@@ -52,9 +38,9 @@ NodeSources ReplicaUpdate::sources_of(std::size_t logical, std::uint32_t paramet
   return sources;
 }
 
-double* ReplicaUpdate::blocks_of(std::size_t logical, std::uint32_t parameter) const {
-  return reinterpret_cast<double*>(norms_.data()) + logical * first_block_.back() +
-         first_block_[parameter];
+const Section<double>& ReplicaUpdate::norms_of_tiles(std::size_t logical,
+                                                     std::uint32_t parameter) const {
+  return norms_[logical * exchange_.plan().parameters().size() + parameter];
 }
 
 void ReplicaUpdate::collect_nodes(double loss_scale) {
@@ -107,9 +93,9 @@ void ReplicaUpdate::find_norms() {
     for (const auto p : copies_.parameters()) {
       if (touched(l, p)) present.push_back(p);
     }
-    auto norms = norms_of(exchange_.plan(), clip_, present, [&](std::uint32_t p) {
-      return std::span<const double>(blocks_of(l, p), first_block_[p + 1] - first_block_[p]);
-    });
+    auto norms =
+        norms_of(exchange_.plan(), clip_, present,
+                 [&](std::uint32_t p) -> std::span<const double> { return norms_of_tiles(l, p); });
     locals_[l].refusal = norms.refusal;
     if (norms.refusal.empty()) locals_[l].squares = norms.squares;
     locals_[l].scales = std::move(norms.scales);
@@ -129,12 +115,13 @@ void ReplicaUpdate::measure(std::size_t logical) {
     for (const auto& tile : tiles_of(range)) {
       void* const to = gradient_.data();
       slices_.fold(sources, tile.begin, tile.end, type, {&to, 1});
-      squares_of_blocks(to, type, tile.end - tile.begin,
-                        {blocks_of(logical, p) + tile.begin / kTile, 1});
+      squares_of_blocks(
+          to, type, tile.end - tile.begin,
+          {&norms_of_tiles(logical, p)[static_cast<std::size_t>(tile.begin / kTile)], 1});
     }
     if (!hosts.differ()) continue;
-    send_to_hosts(exchange_.group(), blocks_of(logical, p) + range.begin / kTile,
-                  tiles_of(range).size() * sizeof(double));
+    exchange_.memory().send({{norms_of_tiles(logical, p).data() + range.begin / kTile,
+                              tiles_of(range).size() * sizeof(double)}});
   }
 }
 

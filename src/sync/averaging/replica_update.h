@@ -95,7 +95,7 @@ class ReplicaUpdate {
   void await_arrivals();
   void update_tile(std::size_t logical, const ElementRange& tile, const PreparedUpdate& by,
                    const NodeSources& sources);
-  double* blocks_of(std::size_t logical, std::uint32_t parameter) const;
+  const Section<double>& norms_of_tiles(std::size_t logical, std::uint32_t parameter) const;
 
   StepExchange& exchange_;
   SliceFold slices_;
@@ -107,9 +107,7 @@ class ReplicaUpdate {
   ReplicaAveraging* averaging_;
   std::vector<ElementRange> share_;  ///< what this worker owns of all per-replica parameters
   std::vector<std::byte> gradient_;  ///< of a tile
-  /// Where a parameter's tiles begin among those of a logical worker; last their number.
-  std::vector<std::size_t> first_block_;
-  SharedMemory norms_;  ///< Σ x² per tile of every per-replica parameter, per logical worker
+  SectionList<double> norms_;        ///< tiles_of_replicas(): Σ x² of each
   std::vector<LocalVerdict> locals_;
   std::vector<std::vector<std::uint8_t>> updated_;  ///< per logical worker and parameter
   std::int64_t step_ = 0;

@@ -30,5 +30,8 @@ std::vector<ElementRange> tile_share(const Plan& plan, std::span<const std::uint
 
 /// The range, whose begin is a tile's, cut into tiles; the last one may be shorter.
 std::vector<ElementRange> tiles_of(const ElementRange& range);
+/// For each of `logical` workers and then each parameter, the number of tiles; 0 for parameters
+/// that they share.
+std::vector<std::size_t> tiles_of_replicas(const Plan& plan, std::size_t logical);
 
 }  // namespace tutti

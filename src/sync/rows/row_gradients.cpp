@@ -48,7 +48,7 @@ RowGradients::RowGradients(StepExchange& exchange)
     longest = std::max(longest, exchange.plan().parameters()[p].row_elements());
   }
   tile_.resize(static_cast<std::size_t>(longest) * sizeof(double));
-  touched_ = exchange.group().allocate(parameters_.size() * sizeof(std::int64_t), "row counts");
+  touched_ = exchange.memory().add<Section<std::int64_t>>(parameters_.size());
 }
 
 void RowGradients::begin(double loss_scale) {

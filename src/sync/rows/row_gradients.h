@@ -85,7 +85,6 @@ class RowGradients final : public GradientSource {
   }
   void take_pieces(std::uint32_t parameter, const RowList& list, const Take& take) const;
   std::int64_t cut(std::span<const Source> sources, std::int64_t rows, int rank) const;
-  std::int64_t* touched_of(int rank) const;
   /// Notes how many rows of this worker's range are touched.
   void own_touched(std::uint32_t parameter, std::int64_t rows);
   struct Cost {
@@ -107,7 +106,8 @@ class RowGradients final : public GradientSource {
   std::vector<std::uint32_t> parameters_;
   double loss_scale_ = 1;
   bool kept_ = false;
-  std::optional<SharedMemory> touched_;  ///< per worker and parameter: rows of its range
+  /// Per worker and parameter: rows of its range.
+  std::optional<WorkerParts<Section<std::int64_t>>> touched_;
   std::vector<std::byte> tile_;
   std::vector<std::uint32_t> tile_rows_;
   TrafficCount traffic_;

@@ -7,13 +7,9 @@
 
 namespace tutti {
 
-std::int64_t* RowGradients::touched_of(int rank) const {
-  return reinterpret_cast<std::int64_t*>(touched_->block(rank));
-}
-
 void RowGradients::own_touched(std::uint32_t parameter, std::int64_t rows) {
   const auto place = std::lower_bound(parameters_.begin(), parameters_.end(), parameter);
-  touched_of(exchange_.group().rank())[place - parameters_.begin()] = rows;
+  touched_->mine()[static_cast<std::size_t>(place - parameters_.begin())] = rows;
 }
 
 /// A list names its rows in 32 bits each, an array of all rows in a bit each, and neither where
@@ -81,7 +77,7 @@ void RowGradients::commit(StepReport& report) {
     auto& bucket = traffic_.bucket(k);
     if (bucket.messages == 0) continue;
     std::int64_t rows = 0;
-    for (const int r : nodes_.team().members) rows += touched_of(r)[k];
+    for (const int r : nodes_.team().members) rows += touched_->of(r)[k];
     bucket.bytes +=
         static_cast<std::uint64_t>(size) * cost_of(parameters_[k], rows, same_rows_[k]).bytes;
   }

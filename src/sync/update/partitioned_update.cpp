@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "kernels/update.h"
@@ -39,19 +38,17 @@ PartitionedUpdate::PartitionedUpdate(StepExchange& exchange, ShardBoard& board, 
       others_(others),
       clip_(clip),
       place_(exchange.plan().parameters().size(), sources.size()),
-      gradient_(kTile * sizeof(double)),
-      first_block_(exchange.plan().parameters().size() + 1) {
+      gradient_(kTile * sizeof(double)) {
+  std::vector<std::size_t> blocks(place_.size());
   for (auto* source : sources) {
     const auto stays = [this](std::uint32_t p) { return !rules_.has(p); };
     for (const auto p : source->parameters()) {
       place_[p] = shares_.size();
-      first_block_[p + 1] = source->norm_blocks(p);
+      blocks[p] = source->norm_blocks(p);
     }
     shares_.push_back({source, OwnedRanges(exchange, *source, stays)});
   }
-  std::partial_sum(first_block_.begin(), first_block_.end(), first_block_.begin());
-  norms_ = exchange_.group().allocate_common(
-      std::max<std::size_t>(first_block_.back(), 1) * sizeof(double), "norms");
+  norms_ = exchange_.memory().add_common<SectionList<double>>(blocks);
 }
 
 /// Null for a per-replica one.
@@ -84,17 +81,12 @@ Verdict PartitionedUpdate::judge(double loss_scale, Verdict verdict) {
   if (!needs_norms(clip_) && std::ranges::none_of(shares_, must_be_kept)) return verdict;
   for (auto& share : shares_) {
     share.source->keep(share.ranges.of(exchange_.nodes().team().rank),
-                       [this](std::uint32_t p) { return blocks_of(p); });
+                       [this](std::uint32_t p) { return norms_[p]; });
   }
   exchange_.protocol().barrier("the norms of its gradients in");
   verdict.folded = true;
   take_norms(verdict);
   return verdict;
-}
-
-std::span<double> PartitionedUpdate::blocks_of(std::uint32_t parameter) const {
-  return {reinterpret_cast<double*>(norms_->data()) + first_block_[parameter],
-          first_block_[parameter + 1] - first_block_[parameter]};
 }
 
 void PartitionedUpdate::take_norms(Verdict& verdict) {
@@ -106,7 +98,7 @@ void PartitionedUpdate::take_norms(Verdict& verdict) {
   }
   auto norms = norms_of(
       exchange_.plan(), clip_, touched,
-      [&](std::uint32_t p) -> std::span<const double> { return blocks_of(p); },
+      [&](std::uint32_t p) -> std::span<const double> { return norms_[p]; },
       verdict.squares_elsewhere);
   verdict.refusal = norms.refusal;
   verdict.finite = norms.refusal.empty();

@@ -70,7 +70,6 @@ class PartitionedUpdate {
   void run_other(SourceShare& share, const ElementRange& range, const Verdict& verdict,
                  double rate_factor);
   UpdateTarget target_of(const ElementRange& range, const Verdict& verdict) const;
-  std::span<double> blocks_of(std::uint32_t parameter) const;
 
   StepExchange& exchange_;
   ShardBoard& board_;
@@ -79,11 +78,10 @@ class PartitionedUpdate {
   TileUpdates* others_;
   Clip clip_;
   std::vector<SourceShare> shares_;
-  std::vector<std::size_t> place_;        ///< per parameter: its source, in shares_
-  std::vector<std::byte> gradient_;       ///< of a tile
-  std::vector<std::size_t> first_block_;  ///< per parameter, in norms_; and their number
+  std::vector<std::size_t> place_;   ///< per parameter: its source, in shares_
+  std::vector<std::byte> gradient_;  ///< of a tile
   /// Σ x² per block of every parameter (GradientSource::norm_blocks).
-  std::optional<SharedMemory> norms_;
+  SectionList<double> norms_;
 };
 
 }  // namespace tutti

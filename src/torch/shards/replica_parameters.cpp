@@ -41,7 +41,7 @@ ReplicaParameters::ReplicaParameters(StepExchange& exchange, const ShardBoard& b
   const auto& group = exchange.group();
   if (options.averaging) {
     averaging_ = std::make_unique<ReplicaAveraging>(
-        group, exchange.plan(), copies_,
+        exchange.memory(), exchange.plan(), copies_,
         AveragingOptions{options.averaging, options.state_at_averaging, options.compression.fusion,
                          model.initial_states, options.name});
   }

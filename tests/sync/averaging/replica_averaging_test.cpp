@@ -100,7 +100,8 @@ TEST(ReplicaAveraging, OnlyWhatMovedBecomesOneAndOnlyWhenItIsDue) {
     run_thread_ranks(1, [&](const Job& job) {
       const Group group(job);
       Copies all(group);
-      ReplicaAveraging averaging(group, all.plan, all.copies,
+      StepMemory memory(group, "model");
+      ReplicaAveraging averaging(memory, all.plan, all.copies,
                                  {.averaging = local_sgd(2),
                                   .state = state,
                                   .fusion = 100,

@@ -342,7 +342,7 @@ ThreadOutcome compare_with_model(int workers, const Case& test, const ThreadOpti
         std::unique_ptr<ReplicaAveraging> averaging;
         if (test.averaging) {
           averaging = std::make_unique<ReplicaAveraging>(
-              group, exchange.plan(), copies,
+              exchange.memory(), exchange.plan(), copies,
               AveragingOptions{test.averaging, test.state, 5000,
                                std::vector<std::vector<double>>(kReplicaCounts.size(), {0, 0}),
                                "model"});
