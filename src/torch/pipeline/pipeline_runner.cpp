@@ -25,7 +25,7 @@ PipelineRunner::PipelineRunner(const Parts& parts, const Pipeline& pipeline,
       mine_(mine),
       bounds_(stage_bounds(pipeline)),
       place_(parts.group.rank() % workers_of(pipeline)),
-      messages_(parts.group, workers_of(pipeline), name) {
+      messages_(parts.exchange.memory(), workers_of(pipeline), name) {
   for (std::size_t p = 0; p < parts_.model.parameters().size(); ++p) {
     parameters_[parts_.model.tensor(p).unsafeGetTensorImpl()] = p;
   }

@@ -192,16 +192,14 @@ StageMessage unpack(const torch::Tensor& bytes) {
   return message;
 }
 
-StageMessages::StageMessages(const Group& group, int workers, const std::string& name)
-    : group_(group.split(0, fmt::format("pipelines of {}", name), {.lanes = 1})),
+StageMessages::StageMessages(StepMemory& memory, int workers, const std::string& name)
+    : group_(memory.group().split(0, fmt::format("pipelines of {}", name), {.lanes = 1})),
+      copied_(
+          memory.add<Section<std::atomic<std::uint64_t>>>(static_cast<std::size_t>(group_.size()))),
       memory_(group_.allocate(kRoom, fmt::format("messages of the pipelines of \"{}\"", name),
                               kUsualRoom)),
       given_(static_cast<std::size_t>(group_.size())) {
   group_.connect(pairs_of(group_.size(), workers));
-}
-
-std::atomic_ref<std::uint64_t> StageMessages::copied(int by, int of) const {
-  return std::atomic_ref(reinterpret_cast<std::uint64_t*>(memory_.block(by))[of]);
 }
 
 bool StageMessages::is_here(int member) const {
@@ -209,13 +207,13 @@ bool StageMessages::is_here(int member) const {
   return state.host_of(member) == state.host_of(group_.rank());
 }
 
-/// The first room that is free, behind what members count; beyond the end where there is none.
+/// The first room that is free; beyond the end where there is none.
 std::size_t StageMessages::place(std::size_t bytes) const {
   std::map<std::size_t, std::size_t> taken;
   for (const auto& sent : sent_) {
     if (sent.end > sent.begin) taken.emplace(sent.begin, sent.end);
   }
-  auto at = aligned(given_.size() * sizeof(std::uint64_t));
+  std::size_t at = 0;
   for (const auto& [begin, end] : taken) {
     if (begin >= at + bytes) return at;
     at = end;

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "sync/nodes/step_memory.h"
 #include "tutti/group.h"
 #include "tutti/recompute.h"
 
@@ -64,7 +65,7 @@ StageMessage unpack(const torch::Tensor& bytes);
 class StageMessages {
  public:
   /// For pipelines of so many neighbouring ranks. Collective.
-  StageMessages(const Group& group, int workers, const std::string& name);
+  StageMessages(StepMemory& memory, int workers, const std::string& name);
 
   const Group& group() const { return group_; }
   /// `what` it is, in errors: the same on both sides.
@@ -90,14 +91,17 @@ class StageMessages {
     std::size_t end = 0;
     torch::Tensor own;  ///< elsewhere
   };
-  /// How many messages of a member `by` has copied, in the memory of `by`.
-  std::atomic_ref<std::uint64_t> copied(int by, int of) const;
+  /// How many messages of a member `by` has copied.
+  std::atomic<std::uint64_t>& copied(int by, int of) const {
+    return copied_.of(by)[static_cast<std::size_t>(of)];
+  }
   bool is_here(int member) const;
   bool is_taken(Sent& sent) const;
   std::size_t place(std::size_t bytes) const;
   void forget_taken();
 
   Group group_;
+  WorkerParts<Section<std::atomic<std::uint64_t>>> copied_;  ///< by the member that counts
   SharedMemory memory_;
   std::deque<Sent> sent_;
   std::vector<std::uint64_t> given_;  ///< by member: messages that it counts

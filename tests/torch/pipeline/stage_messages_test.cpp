@@ -74,7 +74,8 @@ TEST(StageMessages, TensorsLiveAsLongAsTheyAreHeld) {
 TEST(StageMessages, ArriveInTheirOrderWithoutWaitingForTheReceiver) {
   on_workers(3, [](const Job& job) {
     const Group group(job, "test");
-    StageMessages messages(group, 3, "model");
+    StepMemory memory(group, "model");
+    StageMessages messages(memory, 3, "model");
     torch::manual_seed(1);
     // The sizes differ, so that room which becomes free does not always fit.
     std::vector<torch::Tensor> sent;
