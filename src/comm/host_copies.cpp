@@ -19,18 +19,6 @@ constexpr std::size_t kMessageBytes = std::size_t{64} << 20;
 
 }  // namespace
 
-void send_to_hosts(const Group& group, const void* at, std::size_t bytes) {
-  send_ahead(group.state()->job(), {{at, bytes}});
-}
-
-void publish_on_hosts(const Group& group, std::span<const PublishedData> data,
-                      std::atomic<std::uint64_t>& word, std::uint64_t value) {
-  send_ahead(group.state()->job(), data);
-  publish(group.state()->job(), word, value);
-}
-
-void wake_host(const Group& group) { announce(group.state()->job().board()); }
-
 void copy_to_hosts(const Group& group, std::span<const HostPiece> pieces,
                    const CollectiveOptions& options) {
   if (group.state()->spans_hosts()) group.state()->copies().copy(group, pieces, options);

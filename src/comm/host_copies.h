@@ -6,7 +6,6 @@
 // Threads: one; the link's own threads count what has come. Failure: that of collectives, and of
 // the link.
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -15,20 +14,10 @@
 #include <vector>
 
 #include "comm/host_link.h"
-#include "job/publish.h"
 #include "job/wire/rank_set.h"
 #include "tutti/group.h"
 
 namespace tutti {
-
-/// Sends plain values that this member has written to its block of Group::allocate(), ahead of what
-/// the group does next: meant for few bytes, as all pass through the host of rank 0.
-void send_to_hosts(const Group& group, const void* at, std::size_t bytes);
-/// Sends such values, and then the word that publishes them: to this host's members, too.
-void publish_on_hosts(const Group& group, std::span<const PublishedData> data,
-                      std::atomic<std::uint64_t>& word, std::uint64_t value);
-/// Has the members of this host that wait look again.
-void wake_host(const Group& group);
 
 /// Memory in a block of Group::allocate_common(), which is right on the host of one member.
 struct HostPiece {
