@@ -6,6 +6,7 @@
 
 #include "kernels/fold.h"
 #include "torch/model/incoming_gradient.h"
+#include "torch/model/tensor_at.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -22,9 +23,8 @@ GradientViews::GradientViews(const WrappedModel& model, const StepExchange& exch
 
 torch::Tensor GradientViews::new_view(std::size_t parameter) const {
   const auto& like = model_.tensor(parameter);
-  return torch::from_blob(
-      exchange_.nodes().result(parameter), like.sizes(), like.strides(),
-      [arena = exchange_.nodes().arena()](void*) {}, like.options().requires_grad(false));
+  return tensor_at(exchange_.nodes().result(parameter), like, like.scalar_type(),
+                   exchange_.nodes().arena());
 }
 
 /// Besides this object param.grad may have the view, or after zero_grad(false) an alias of it.

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/check.h"
 #include "kernels/hash.h"
 #include "torch/model/layout.h"
 #include "torch/model/resolved.h"
+#include "torch/model/tensor_at.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -176,9 +179,8 @@ torch::Tensor shared_zeros(const Group& group, torch::IntArrayRef sizes, torch::
   const auto count = c10::multiply_integers(sizes);
   const auto bytes = static_cast<std::size_t>(count) * c10::elementSize(dtype);
   auto memory = group.allocate(bytes, "a shared tensor");
-  auto* data = memory.data();
-  return torch::from_blob(
-      data, sizes, [memory](void*) {}, torch::TensorOptions().dtype(dtype));
+  auto* const data = memory.data();
+  return tensor_at(data, sizes, std::nullopt, dtype, std::move(memory));
 }
 
 std::string parameters_sha256(const torch::nn::Module& module) {

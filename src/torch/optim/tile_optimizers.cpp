@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "torch/model/tensor_at.h"
 #include "torch/optim/torch_rule.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
@@ -31,8 +32,8 @@ TileOptimizers::TileOptimizers(const Plan& plan, const SharedModel& model,
 torch::Tensor TileOptimizers::view(std::byte* base, std::uint32_t parameter, std::int64_t begin,
                                    std::int64_t count) const {
   const auto type = plan_.parameters()[parameter].node_type;
-  return torch::from_blob(base + static_cast<std::size_t>(begin) * size_of(type), {count},
-                          torch::TensorOptions().dtype(scalar_type_of(type)));
+  return tensor_at(base + static_cast<std::size_t>(begin) * size_of(type), {count}, std::nullopt,
+                   scalar_type_of(type));
 }
 
 TileOptimizers::Tile TileOptimizers::make(const ElementRange& tile) const {

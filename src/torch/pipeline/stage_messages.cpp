@@ -10,6 +10,7 @@
 #include "comm/group_state.h"
 #include "memory/arena.h"
 #include "torch/model/resolved.h"
+#include "torch/model/tensor_at.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -110,8 +111,7 @@ class Reader {
     auto strides = sizes;
     for (auto& stride : strides) stride = number();
     auto* const at = static_cast<std::byte*>(bytes_.data_ptr()) + at_;
-    auto tensor = torch::from_blob(
-        at, sizes, strides, [keep = bytes_](void*) {}, torch::TensorOptions(type));
+    auto tensor = tensor_at(at, sizes, strides, type, bytes_);
     at_ += aligned(tensor.nbytes());
     TUTTI_CHECK(at_ <= bytes_.nbytes(), "a message of {} bytes ends inside a tensor",
                 bytes_.nbytes());

@@ -13,6 +13,7 @@
 #include "kernels/norm.h"
 #include "memory/memory_need.h"
 #include "torch/model/same_bytes.h"
+#include "torch/model/tensor_at.h"
 #include "torch/shards/trainer_settings.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
@@ -172,8 +173,7 @@ torch::Tensor ReplicaParameters::gather(std::size_t parameter) const {
   std::vector<torch::Tensor> all;
   const auto& tensor = model_.tensor(parameter);
   for (std::size_t l = 0; l < size(); ++l) {
-    all.push_back(torch::from_blob(copies_.of(l).value(parameter), tensor.sizes(), tensor.strides(),
-                                   tensor.scalar_type()));
+    all.push_back(tensor_at(copies_.of(l).value(parameter), tensor, tensor.scalar_type()));
   }
   return torch::stack(all);
 }
@@ -206,9 +206,8 @@ void ReplicaParameters::spread(const std::vector<std::uint8_t>& written, bool co
 }
 
 torch::Tensor ReplicaParameters::view(std::byte* at, std::size_t parameter) const {
-  const auto& tensor = model_.tensor(parameter);
   const auto type = scalar_type_of(exchange_.plan().parameters()[parameter].node_type);
-  return torch::from_blob(at, tensor.sizes(), tensor.strides(), type);
+  return tensor_at(at, model_.tensor(parameter), type);
 }
 
 NamedTensors ReplicaParameters::tensors() const {
@@ -218,8 +217,7 @@ NamedTensors ReplicaParameters::tensors() const {
     for (const auto p : copies_.parameters()) {
       const auto& [name, tensor] = model_.parameters()[p];
       const auto full = fmt::format("logical.{}/{}", l, name);
-      tensors.emplace_back(full, torch::from_blob(copy.value(p), tensor.sizes(), tensor.strides(),
-                                                  tensor.scalar_type()));
+      tensors.emplace_back(full, tensor_at(copy.value(p), tensor, tensor.scalar_type()));
       if (copy.master(p) != copy.value(p)) {
         tensors.emplace_back(full + "/master", view(copy.master(p), p));
       }

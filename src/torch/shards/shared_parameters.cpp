@@ -7,6 +7,7 @@
 #include "base/error_kind.h"
 #include "base/log_line.h"
 #include "comm/host_copies.h"
+#include "torch/model/tensor_at.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -56,9 +57,7 @@ void SharedParameters::take_back(std::size_t parameter) {
 
 void SharedParameters::lay(std::size_t parameter, const SharedModel& copy) {
   auto& tensor = parameters_[parameter].second;
-  tensor.set_data(torch::from_blob(
-      copy.value(parameter), tensor.sizes(), tensor.strides(), [memory = copy.memory()](void*) {},
-      tensor.options().requires_grad(false)));
+  tensor.set_data(tensor_at(copy.value(parameter), tensor, tensor.scalar_type(), copy.memory()));
   places_[parameter] = tensor.data_ptr();
 }
 

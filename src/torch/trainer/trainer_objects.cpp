@@ -11,6 +11,7 @@
 #include "memory/memory_need.h"
 #include "run/data/leaf_seed.h"
 #include "run/state/progress_run_parts.h"
+#include "torch/model/tensor_at.h"
 #include "torch/model/threads.h"
 #include "torch/run/model_run_parts.h"
 #include "torch/run/stored_tensors.h"
@@ -241,7 +242,8 @@ void TrainerObjects::fill_initial_states(const std::vector<std::vector<double>>&
     const auto type = scalar_type_of(exchange->plan().parameters()[p].node_type);
     for (std::size_t k = 0; k < initial[p].size(); ++k) {
       if (initial[p][k] == 0) continue;
-      torch::from_blob(shared->state(p, static_cast<int>(k)), {model.tensor(p).numel()}, type)
+      tensor_at(shared->state(p, static_cast<int>(k)), {model.tensor(p).numel()}, std::nullopt,
+                type)
           .fill_(initial[p][k]);
     }
   }
