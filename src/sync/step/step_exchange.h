@@ -57,6 +57,11 @@ class StepExchange {
   int owner_of(std::size_t parameter) const {
     return options_.owners.empty() ? -1 : options_.owners[parameter];
   }
+  /// Whether this worker updates the parameter, alone or as all do.
+  bool is_updated_here(std::size_t parameter) const {
+    const auto owner = owner_of(parameter);
+    return owner < 0 || owner == group_.rank();
+  }
   StepProtocol& protocol() { return protocol_; }
   const StepProtocol& protocol() const { return protocol_; }
   HostExchange& hosts() { return hosts_; }

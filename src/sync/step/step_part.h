@@ -46,6 +46,7 @@ struct StepFacts {
   std::uint64_t averaging = 0;  ///< digest of what an averaging policy decides; 0: there is none
   std::uint64_t active = 0;     ///< digest of the model that the step is about; 0: all parameters
   bool in_halves = false;       ///< this worker's program may look at it before it is applied
+  bool divides = true;          ///< sums of gradients are divided by the weight of the step
   Verdict verdict = {};         ///< complete when all have judged
   std::vector<std::uint8_t> touched = {};  ///< per parameter; from commit() on
   StepReport report = {};                  ///< from commit() on, which may add to it

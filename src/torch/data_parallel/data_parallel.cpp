@@ -129,7 +129,7 @@ std::vector<std::string> DataParallel::touched() const { return state().touched(
 const StepReport& DataParallel::report() const { return state().report(); }
 TrafficReport DataParallel::traffic() const { return state().traffic(); }
 std::size_t DataParallel::bytes_held() const { return state().exchange().nodes().bytes_held(); }
-const Group& DataParallel::group() const { return state().group(); }
+const Group& DataParallel::group() const { return state().exchange().group(); }
 
 Accumulation::Accumulation(std::shared_ptr<DataParallelState> state,
                            const AccumulateOptions& options)

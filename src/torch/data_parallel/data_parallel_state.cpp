@@ -5,51 +5,16 @@
 #include <exception>
 
 #include "base/error_kind.h"
-#include "base/log_line.h"
 #include "comm/group_state.h"
 #include "job/alone.h"
 #include "run/data/leaf_seed.h"
 #include "torch/model/batch_rows.h"
-#include "torch/model/incoming_gradient.h"
 #include "torch/model/loss_weight.h"
-#include "torch/model/module_modes.h"
 #include "tutti/error.h"
 
 namespace tutti {
 
-DataParallelState::~DataParallelState() { end(); }
-
-/// Nobody waits here, and nothing is thrown: what went wrong in silence is logged.
-void DataParallelState::end() noexcept {
-  if (std::uncaught_exceptions() > 0 || !own_.group.state()->job().is_own()) return;
-  try {
-    if (!is_used_ && own_.group.rank() == 0) {
-      log_warning(fmt::format(
-          "the DataParallel of \"{}\" has ended without a step: it has to live as long "
-          "as the model is trained, and backward() has to reach it (autograd::grad() does "
-          "not: call synchronize()), or each worker trains a model of its own",
-          own_.options.name));
-    }
-    if (own_.group.size() > 1) {
-      own_.intake->leave(fmt::format(
-          "a backward reaches parameters of \"{}\", whose DataParallel has ended: these gradients "
-          "are this worker's alone",
-          own_.options.name));
-      own_.split->leave(fmt::format(
-          "a backward reaches split parameters of \"{}\", whose DataParallel has ended: these "
-          "gradients are sums over the workers",
-          own_.options.name));
-    }
-    own_.model.require_all_in_place();
-  } catch (const std::exception&) {
-    return;  // the parameters are others by now
-  }
-  if (const auto difference = own_.exchange->model().part(own_.memory)) {
-    log_warning(*difference +
-                " as its DataParallel ended: the updates were not the same on all workers, or one "
-                "has changed its model since");
-  }
-}
+DataParallelState::~DataParallelState() { own_.end(is_used_); }
 
 /// Whatever leaves `body` drops the open step on all workers.
 template <class Body>
@@ -79,7 +44,7 @@ void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& val
   if (const auto replicated = own_.model.parameters().size(); parameter >= replicated) {
     return own_.split->take(parameter - replicated, value, own_.exchange->protocol().number());
   }
-  require_plain(value, own_.model.label(parameter), own_.model.row_sparse(parameter));
+  own_.gradients->check(parameter, value);
   const bool last = backwards_.is_last();
   if (last &&
       (!backwards_.is_current(current_backward()) || own_.exchange->leaves().finished(parameter))) {
@@ -89,20 +54,19 @@ void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& val
                     "in micro_batch() with a closure that calls backward() itself",
                     own_.model.label(parameter)));
   }
-  if (loss_weight_ == 0 && owes() && !is_zero(value)) {
+  if (own_.weights->current() == 0 && owes() && !is_zero(value)) {
     refuse(fmt::format(
         "{}: this worker's loss has a weight of 0, but other workers' losses have a gradient of "
         "what it gave to {}, and through it of this parameter; leave all weights at 1, and "
         "multiply each worker's loss by its rows · N ÷ all rows",
-        own_.model.label(parameter), heard_.owed_by()));
+        own_.model.label(parameter), own_.weights->owed_by()));
   }
-  own_.intake->take(parameter, value, last);
+  own_.gradients->take(parameter, value, last);
 }
 
 void DataParallelState::accumulated(std::size_t parameter) {
-  const auto replicated = own_.model.parameters().size();
-  const auto value = parameter < replicated ? own_.intake->take_accumulated(parameter)
-                                            : own_.split->take_accumulated(parameter - replicated);
+  if (parameter < own_.model.parameters().size()) own_.gradients->require_accumulated(parameter);
+  const auto value = own_.hooked.take_accumulated(parameter);
   if (value.defined()) gradient(parameter, value);
 }
 
@@ -116,26 +80,22 @@ void DataParallelState::open_backward() {
         "such models in micro_batch() with a closure that calls backward() itself");
   }
   before_step();
-  loss_weight_ = next_weight_;
-  const double weight = std::exchange(next_weight_, 1.0);
-  is_alone_ = counts_alone(weight);
+  const double weight = own_.weights->take_next();
   own_.exchange->open_one_backward(weight);
   backwards_.open(backward);
   on_backward_end(weak_from_this());
-  note_rows();
-  open_parts();
-}
-
-/// A program that has ever said what a loss counts knows.
-void DataParallelState::note_rows() {
   auto& look = own_.exchange->leaves().first_look();
-  if (is_weighted_ || own_.options.divide != Divide::by_weight || !look.looks_at_rows()) return;
-  if (const auto rows = batch_rows()) look.rows(static_cast<std::uint64_t>(*rows));
+  // A program that has ever said what a loss counts knows.
+  if (!is_weighted_ && own_.options.divide == Divide::by_weight && look.looks_at_rows()) {
+    if (const auto rows = batch_rows()) look.rows(static_cast<std::uint64_t>(*rows));
+  }
+  open_parts(counts_alone(weight));
 }
 
-/// The exchange has opened the step.
-void DataParallelState::open_parts() {
-  facts_ = {.number = own_.exchange->protocol().number()};
+/// The exchange has opened the step. `is_alone`: of one backward, of this worker alone.
+void DataParallelState::open_parts(bool is_alone) {
+  facts_ = {.number = own_.exchange->protocol().number(),
+            .divides = own_.options.divide != Divide::not_at_all && !is_alone};
   own_.step_parts.open(facts_);
 }
 
@@ -143,10 +103,8 @@ void DataParallelState::before_step() {
   require_step_together(own_.group.state()->job(), own_.options.name);
   is_used_ = true;
   own_.placed->require_sent();
-  own_.views->release_kept();
-  is_alone_ = false;
-  own_.intake->attach_new();
-  own_.split->attach_new();
+  own_.gradients->release_kept();
+  own_.hooked.attach_new();
 }
 
 void DataParallelState::backward_ended(bool completed, std::exception_ptr error) {
@@ -158,7 +116,7 @@ void DataParallelState::backward_ended(bool completed, std::exception_ptr error)
     return;
   }
   in_step([this] {
-    own_.intake->take_set_by_hand(true);
+    own_.gradients->take_set_by_hand(true);
     finish();
   });
 }
@@ -166,7 +124,7 @@ void DataParallelState::backward_ended(bool completed, std::exception_ptr error)
 // ---- operations ----
 
 void DataParallelState::carried() {
-  if (!backwards_.in_scope()) heard_.carried(loss_weight_);
+  if (!backwards_.in_scope()) own_.weights->carried();
 }
 
 std::string DataParallelState::loss_label() const {
@@ -178,7 +136,7 @@ std::string DataParallelState::loss_label() const {
 void DataParallelState::next_weight(double weight) {
   require_loss_weight(weight);
   is_weighted_ = true;
-  next_weight_ = weight;
+  own_.weights->set_next(weight);
   if (!backwards_.in_scope()) tell_next_weight();
 }
 
@@ -189,8 +147,9 @@ bool DataParallelState::counts_alone(double weight) const {
 
 /// Of the next backward outside of a scope.
 void DataParallelState::tell_next_weight() {
-  loss_weight_ = next_weight_;
-  own_.split->set_weight(counts_alone(next_weight_) ? 1 : next_weight_);
+  const double next = own_.weights->next();
+  own_.weights->set_current(next);
+  own_.split->set_weight(counts_alone(next) ? 1 : next);
 }
 
 void DataParallelState::open_scope(const AccumulateOptions& options) {
@@ -205,7 +164,7 @@ void DataParallelState::open_scope(const AccumulateOptions& options) {
   before_step();
   own_.exchange->open_scope(options.micro_batches);
   backwards_.open_scope();
-  heard_.open_scope();
+  own_.weights->open_scope();
   in_step([this] { open_parts(); });
 }
 
@@ -222,8 +181,7 @@ void DataParallelState::run_leaf(double weight, const std::optional<std::uint64_
     }
     own_.exchange->leaves().begin_leaf(weight);
     own_.split->set_weight(weight);
-    loss_weight_ = weight;
-    heard_.begin_leaf();
+    own_.weights->begin_leaf(weight);
     backwards_.begin_leaf();
     const LossWeightScope counts({.value = weight, .sinks = {weak_from_this()}});
     const auto loss = compute();
@@ -236,7 +194,7 @@ void DataParallelState::run_leaf(double weight, const std::optional<std::uint64_
       own_.split->drop();
       return backwards_.end_leaf();
     }
-    own_.intake->take_set_by_hand(false);
+    own_.gradients->take_set_by_hand(false);
     own_.exchange->leaves().end_leaf();
     backwards_.end_leaf();
   });
@@ -244,69 +202,40 @@ void DataParallelState::run_leaf(double weight, const std::optional<std::uint64_
 
 void DataParallelState::finish_scope() {
   in_step([this] {
-    own_.views->require_none_set_by_hand("outside of micro_batch()");
+    own_.gradients->require_none_set_by_hand("outside of micro_batch()");
     backwards_.end_scope();
     finish();
   });
 }
 
 void DataParallelState::finish() {
-  own_.model.require_all_in_place();
-  own_.intake->require_own_slots();
-  own_.split->require_own_slots();
-  own_.model.require_unchanged_list();
-  heard_.require(loss_weight_);
-  look_first();
-  if (own_.exchange->model().looks_closely() && own_.model.module() != nullptr) {
-    own_.memory.modes = modes_of(*own_.model.module());
-  }
-  // A closure of a scope may have kept one meanwhile.
-  own_.views->release_kept();
   own_.step_parts.publish();
   own_.exchange->arrive(own_.memory);
   own_.step_parts.judge(facts_);
   if (!facts_.verdict.refusal.empty()) {
     throw Diverged(fmt::format("step {}: {}", facts_.number, facts_.verdict.refusal));
   }
-  outcome_ = own_.exchange->complete([&] {
-    own_.exchange->model().take_buffers(own_.memory);
-    own_.step_parts.apply(facts_);
-  });
+  outcome_ = own_.exchange->complete([&] { own_.step_parts.apply(facts_); });
   facts_.touched = outcome_.touched;
   facts_.report = outcome_.report;
   own_.step_parts.finish(facts_);
-  const bool divides = own_.options.divide != Divide::not_at_all && !is_alone_;
-  own_.split->install(divides ? facts_.report.weight : 1);
   tell_next_weight();
   outcome_.report = facts_.report;
-  const auto changed = own_.exchange->model().changed_buffers();
-  for (std::size_t b = 0; b < changed.size(); ++b) {
-    if (changed[b] == 0) continue;
-    own_.model.buffers()[b].second.unsafeGetTensorImpl()->bump_version();
-  }
   if (own_.options.out_of_data == OutOfData::stop_all && outcome_.drained > 0) stopped_ = true;
-}
-
-/// By the end of the first backward a program has seeded torch's generator.
-void DataParallelState::look_first() {
-  if (own_.exchange->protocol().numbers().done != 0) return;
-  const auto [seed, state] = own_.generator.position();
-  own_.exchange->leaves().first_look().generator(seed, state);
 }
 
 void DataParallelState::synchronize(std::optional<double> asked) {
   if (asked) require_loss_weight(*asked);
   if (backwards_.in_scope())
     throw InvalidArgument("synchronize() inside an accumulation scope: call its finish()");
-  const bool by_hand = own_.intake->holds_set_by_hand();
+  const bool by_hand = own_.gradients->holds_set_by_hand();
   before_step();
-  const double weight = asked.value_or(std::exchange(next_weight_, 1.0));
-  loss_weight_ = weight;
+  const double weight = own_.weights->take_next(asked);
   in_step([&] {
     if (by_hand) {
       own_.exchange->open_one_backward(weight);
       open_parts();
-      own_.intake->take_set_by_hand(true);
+      own_.gradients->take_set_by_hand(true);
     } else {
       own_.exchange->open_without_gradient(weight, false);
       open_parts();
@@ -318,8 +247,8 @@ void DataParallelState::synchronize(std::optional<double> asked) {
 std::int64_t DataParallelState::join(const std::function<void()>& update) {
   if (backwards_.in_scope())
     throw InvalidArgument("join() inside an accumulation scope: call its finish() first");
-  own_.views->require_none_set_by_hand("before join()");
-  next_weight_ = 1;  // its backward does not come
+  own_.gradients->require_none_set_by_hand("before join()");
+  own_.weights->set_next(1);  // its backward does not come
   tell_next_weight();
   std::int64_t answered = 0;
   while (!stopped_) {
@@ -364,7 +293,7 @@ void DataParallelState::leave_scope(const std::string& why, std::exception_ptr e
 
 /// Ends the open step, or the next one, whose weight goes with it, on all workers.
 void DataParallelState::drop(const std::string& why) noexcept {
-  if (!own_.exchange->protocol().is_open()) next_weight_ = 1;
+  if (!own_.exchange->protocol().is_open()) own_.weights->set_next(1);
   own_.exchange->protocol().fail(why);
   forget_step();
 }
@@ -374,7 +303,6 @@ void DataParallelState::forget_step() noexcept {
   backwards_.drop();
   dropped_step_ = own_.exchange->protocol().last_number();
   own_.step_parts.drop();
-  own_.split->drop();
   tell_next_weight();
 }
 

@@ -19,7 +19,6 @@
 
 #include "sync/step/step_exchange.h"
 #include "sync/step/step_part.h"
-#include "torch/data_parallel/heard_weights.h"
 #include "torch/data_parallel/parallel_objects.h"
 #include "torch/data_parallel/step_backwards.h"
 #include "torch/data_parallel/told_failure.h"
@@ -37,20 +36,17 @@ class DataParallelState : public GradientSink,
       : own_(group, std::move(model), std::move(layers), options) {}
   ~DataParallelState() override;
   /// Hooks the parameters: needs the object to be shared already.
-  void attach() {
-    own_.intake->attach(weak_from_this());
-    own_.split->attach(weak_from_this(), own_.model.parameters().size());
-  }
+  void attach() { own_.hook(weak_from_this()); }
 
   // GradientSink
   void gradient(std::size_t parameter, const torch::Tensor& value) override;
   void accumulated(std::size_t parameter) override;
   void backward_ended(bool completed, std::exception_ptr error) override;
-  std::optional<double> loss_weight() const override { return loss_weight_; }
+  std::optional<double> loss_weight() const override { return own_.weights->current(); }
   void carried() override;
-  void refuse(const std::string& why) override { heard_.refuse(why); }
-  void owe(const std::string& operation) override { heard_.owe(operation); }
-  bool owes() override { return !heard_.owed_by().empty(); }
+  void refuse(const std::string& why) override { own_.weights->refuse(why); }
+  void owe(const std::string& operation) override { own_.weights->owe(operation); }
+  bool owes() override { return !own_.weights->owed_by().empty(); }
   std::string loss_label() const override;
 
   // Steps.
@@ -83,33 +79,25 @@ class DataParallelState : public GradientSink,
   const StepReport& report() const { return outcome_.report; }
   TrafficReport traffic() const { return own_.step_parts.traffic(); }
   const StepExchange& exchange() const { return *own_.exchange; }
-  const Group& group() const { return own_.group; }
 
  private:
   void before_step();
   void open_backward();
-  void note_rows();
-  void open_parts();
+  void open_parts(bool is_alone = false);
   void finish();
-  void look_first();
   bool counts_alone(double weight) const;
   void tell_next_weight();
-  void end() noexcept;
   void drop(const std::string& why) noexcept;
   void forget_step() noexcept;
   template <class Body>
   void in_step(Body&& body);
 
   ParallelObjects own_;
-  HeardWeights heard_{own_.exchange->protocol()};
   StepBackwards backwards_;
   StepFacts facts_;  ///< of the current step, or the last one
   StepExchange::Outcome outcome_;
 
-  double next_weight_ = 1;
   bool is_weighted_ = false;  ///< next_weight() was called
-  double loss_weight_ = 1;    ///< of the backwards that come, or run
-  bool is_alone_ = false;     ///< the step is one backward's, of this worker alone
   bool stopped_ = false;
   bool is_used_ = false;  ///< by a step, or another collective
   ToldFailure told_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <utility>
 
 #include "base/log_line.h"
@@ -10,6 +11,7 @@
 #include "torch/data_parallel/data_parallel_settings.h"
 #include "torch/data_parallel/step_parts.h"
 #include "torch/model/threads.h"
+#include "tutti/error.h"
 #include "tutti/tensors.h"
 
 namespace tutti {
@@ -45,8 +47,8 @@ ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
   warn_of_unmatched(model, options.name, group);
   send_from_first_rank(group, model.parameters(), options.deadline);
   send_from_first_rank(group, model.buffers(), options.deadline);
-  views = std::make_unique<GradientViews>(model, *exchange);
-  intake = std::make_unique<GradientIntake>(model, *exchange, *views, sources);
+  weights = std::make_unique<StepWeights>(exchange->protocol());
+  gradients = std::make_unique<ParameterGradients>(model, *exchange, sources);
   list_step_parts();
   if (group.rank() != 0) return;
   log_info(
@@ -55,17 +57,64 @@ ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
   log_debug(text());
 }
 
+void ParallelObjects::hook(const std::weak_ptr<GradientSink>& sink) {
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    hooked.add(model.tensor(p), model.label(p), sink);
+  }
+  split->hook(hooked, sink);
+}
+
+/// Nobody waits here, and nothing is thrown: what went wrong in silence is logged.
+void ParallelObjects::end(bool is_used) noexcept {
+  if (std::uncaught_exceptions() > 0 || !group.state()->job().is_own()) return;
+  try {
+    if (!is_used && group.rank() == 0) {
+      log_warning(fmt::format(
+          "the DataParallel of \"{}\" has ended without a step: it has to live as long "
+          "as the model is trained, and backward() has to reach it (autograd::grad() does "
+          "not: call synchronize()), or each worker trains a model of its own",
+          options.name));
+    }
+    if (group.size() > 1) {
+      const auto count = model.parameters().size();
+      hooked.leave(0, count,
+                   fmt::format("a backward reaches parameters of \"{}\", whose DataParallel has "
+                               "ended: these gradients "
+                               "are this worker's alone",
+                               options.name));
+      hooked.leave(
+          count, hooked.size(),
+          fmt::format(
+              "a backward reaches split parameters of \"{}\", whose DataParallel has ended: these "
+              "gradients are sums over the workers",
+              options.name));
+    }
+    model.require_all_in_place();
+  } catch (const std::exception&) {
+    return;  // the parameters are others by now
+  }
+  if (const auto difference = exchange->model().part(memory)) {
+    log_warning(*difference +
+                " as its DataParallel ended: the updates were not the same on all workers, or one "
+                "has changed its model since");
+  }
+}
+
 /// Each phase of a step calls them in this order.
 void ParallelObjects::list_step_parts() {
+  step_parts.add<WrappedModelStepPart>(model, hooked, *exchange, memory, generator);
+  step_parts.add(*weights);
+  step_parts.add<CommonBuffersStepPart>(*exchange, memory, model.buffers());
   if (coded) {
     step_parts.add<MessageSumsStepPart>(*exchange, *coded);
   } else {
     step_parts.add<NodeSumsStepPart>(*exchange);
   }
   step_parts.add<SourcesStepPart>(sources);
-  step_parts.add<RowTensorsStepPart>(model, *exchange, *rows, *placed, *views);
+  step_parts.add<RowTensorsStepPart>(model, *exchange, *rows, *gradients);
   step_parts.add(*placed);
-  step_parts.add<ViewsStepPart>(*views, *placed);
+  step_parts.add(*gradients);
+  step_parts.add(*split);
 }
 
 std::string ParallelObjects::text() const {

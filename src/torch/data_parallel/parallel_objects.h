@@ -17,10 +17,10 @@
 #include "sync/step/step_exchange.h"
 #include "sync/step/step_part.h"
 #include "torch/data_parallel/generator_state.h"
-#include "torch/data_parallel/gradient_intake.h"
-#include "torch/data_parallel/gradient_views.h"
+#include "torch/data_parallel/parameter_gradients.h"
 #include "torch/data_parallel/placed_parameters.h"
 #include "torch/data_parallel/split_gradients.h"
+#include "torch/data_parallel/step_weights.h"
 #include "torch/model/wrapped_model.h"
 #include "tutti/data_parallel.h"
 
@@ -31,6 +31,11 @@ struct ParallelObjects {
                   const DataParallelOptions& own_options);
   ParallelObjects(const ParallelObjects&) = delete;
   ParallelObjects& operator=(const ParallelObjects&) = delete;
+
+  /// Hooks all parameters, which tell `sink`.
+  void hook(const std::weak_ptr<GradientSink>& sink);
+  /// The program goes on without this object, which it has used in a step or not.
+  void end(bool is_used) noexcept;
 
   Group group;
   WrappedModel model;
@@ -43,9 +48,10 @@ struct ParallelObjects {
   std::unique_ptr<RowGradients> rows;
   std::vector<GradientSource*> sources;  ///< these; traffic is reported in this order
   std::unique_ptr<PlacedParameters> placed;
-  std::unique_ptr<GradientViews> views;
-  std::unique_ptr<GradientIntake> intake;
+  std::unique_ptr<StepWeights> weights;
+  std::unique_ptr<ParameterGradients> gradients;
   std::unique_ptr<SplitGradients> split;
+  HookedParameters hooked;  ///< the model's, then the split ones
   StepParts step_parts;
 
  private:

@@ -54,7 +54,7 @@ void PlacedParameters::apply(const StepFacts&) {
     if (model_.row_sparse(p)) {
       const auto list = rows_.kept(exchange_.owner_of(p), p).rows;
       rows.assign(list.begin(), list.end());
-    } else if (is_mine(p)) {
+    } else if (exchange_.is_updated_here(p)) {
       const auto& spec = exchange_.plan().parameters()[p].spec;
       void* const to = exchange_.nodes().result(p);
       slices_.fold(nodes.sources_of(p), 0, spec.count, spec.dtype, {&to, 1});

@@ -31,11 +31,6 @@ class PlacedParameters : public StepPart {
   PlacedParameters(const PlacedParameters&) = delete;
   PlacedParameters& operator=(const PlacedParameters&) = delete;
 
-  /// Whether this worker updates the parameter, and therefore gets its gradient.
-  bool is_mine(std::size_t parameter) const {
-    const auto owner = exchange_.owner_of(parameter);
-    return owner < 0 || owner == exchange_.group().rank();
-  }
   /// Folds the dense gradients of which this worker is the owner, and notes what was touched.
   void apply(const StepFacts& step) override;
   /// What was touched has to be sent from now on.

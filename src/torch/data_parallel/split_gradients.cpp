@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "kernels/fold.h"
-#include "torch/model/incoming_gradient.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -35,19 +34,12 @@ SplitGradients::SplitGradients(SplitLayers layers, const std::string& model)
 
 SplitGradients::~SplitGradients() = default;
 
-void SplitGradients::attach(const std::weak_ptr<GradientSink>& sink, std::size_t first) {
-  for (auto& parameter : parameters_) {
-    parameter.hooks =
-        std::make_unique<ParameterHooks>(parameter.tensor, parameter.label, first++, sink);
-  }
-}
-
-void SplitGradients::attach_new() {
-  for (const auto& parameter : parameters_) parameter.hooks->attach();
+void SplitGradients::hook(HookedParameters& hooked, const std::weak_ptr<GradientSink>& sink) const {
+  for (const auto& parameter : parameters_) hooked.add(parameter.tensor, parameter.label, sink);
 }
 
 void SplitGradients::take(std::size_t parameter, const torch::Tensor& value, std::int64_t step) {
-  auto& [label, tensor, sum, hooks] = parameters_[parameter];
+  auto& [label, tensor, sum] = parameters_[parameter];
   require_plain(value, label, /*row_sparse=*/true);
   const torch::NoGradGuard no_grad;
   if (!is_cleared(tensor.grad())) {
@@ -68,15 +60,8 @@ void SplitGradients::take(std::size_t parameter, const torch::Tensor& value, std
   }
 }
 
-torch::Tensor SplitGradients::take_accumulated(std::size_t parameter) {
-  auto& [label, tensor, sum, hooks] = parameters_[parameter];
-  // torch also calls the slot when the pre-hook left it nothing to accumulate.
-  if (!tensor.grad().defined()) return {};
-  hooks->attach();
-  return std::exchange(tensor.mutable_grad(), torch::Tensor());
-}
-
-void SplitGradients::install(double divisor) {
+void SplitGradients::commit(StepFacts& step) {
+  const auto divisor = step.divides ? step.report.weight : 1;
   const torch::NoGradGuard no_grad;
   for (auto& parameter : parameters_) {
     auto sum = std::exchange(parameter.sum, torch::Tensor());
@@ -94,20 +79,6 @@ void SplitGradients::drop() noexcept {
     parameter.tensor.mutable_grad().reset();
   }
   for (auto* layer : layers_.split) layer->forget_kept();
-}
-
-void SplitGradients::require_own_slots() const {
-  for (const auto& parameter : parameters_) {
-    if (parameter.hooks->slot_is_ours()) continue;
-    throw InvalidArgument(fmt::format(
-        "{}: its post-accumulate hook was replaced after DataParallel was made", parameter.label));
-  }
-}
-
-void SplitGradients::leave(const std::string& warning) {
-  const auto notice = std::make_shared<EndedNotice>();
-  notice->warning = warning;
-  for (const auto& parameter : parameters_) parameter.hooks->leave(notice);
 }
 
 }  // namespace tutti

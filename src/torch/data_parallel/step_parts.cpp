@@ -1,9 +1,31 @@
 #include "torch/data_parallel/step_parts.h"
 
+#include "torch/model/module_modes.h"
 #include "torch/model/row_tensors.h"
 #include "tutti/tensors.h"
 
 namespace tutti {
+
+void WrappedModelStepPart::publish() {
+  model_.require_all_in_place();
+  hooked_.require_own_slots();
+  model_.require_unchanged_list();
+  // By the end of the first backward a program has seeded torch's generator.
+  if (exchange_.protocol().numbers().done == 0) {
+    const auto [seed, state] = generator_.position();
+    exchange_.leaves().first_look().generator(seed, state);
+  }
+  if (exchange_.model().looks_closely() && model_.module() != nullptr) {
+    memory_.modes = modes_of(*model_.module());
+  }
+}
+
+void CommonBuffersStepPart::commit(StepFacts&) {
+  const auto changed = exchange_.model().changed_buffers();
+  for (std::size_t b = 0; b < changed.size(); ++b) {
+    if (changed[b] != 0) buffers_[b].second.unsafeGetTensorImpl()->bump_version();
+  }
+}
 
 void MessageSumsStepPart::apply(const StepFacts&) {
   fold_for_all(coded_, exchange_.nodes(), owned_.of(exchange_.nodes().team().rank));
@@ -36,23 +58,15 @@ void RowTensorsStepPart::judge(StepFacts& step) {
 void RowTensorsStepPart::apply(const StepFacts&) {
   const auto workers = exchange_.nodes().team().size();
   for (const auto p : rows_.parameters()) {
-    if (!rows_.touched(p) || !placed_.is_mine(p)) continue;
+    if (!rows_.touched(p) || !exchange_.is_updated_here(p)) continue;
     const auto& entry = exchange_.plan().parameters()[p];
     std::size_t count = 0;
     for (int r = 0; r < workers; ++r) count += rows_.kept(r, p).rows.size();
     OutgoingRows rows(model_.tensor(p), scalar_type_of(entry.node_type),
                       static_cast<std::int64_t>(count));
     for (int r = 0; r < workers; ++r) rows.append(rows_.kept(r, p));
-    views_.set_rows(p, rows.tensor(model_.tensor(p).scalar_type()));
+    gradients_.set_rows(p, rows.tensor(model_.tensor(p).scalar_type()));
   }
-}
-
-void ViewsStepPart::commit(StepFacts& step) {
-  auto installed = step.touched;
-  for (std::size_t p = 0; p < installed.size(); ++p) {
-    if (!placed_.is_mine(p)) installed[p] = 0;
-  }
-  views_.install(installed);
 }
 
 }  // namespace tutti

@@ -1,6 +1,7 @@
 #pragma once
 
-// What takes part in a step of a DataParallel, beside PlacedParameters.
+// What takes part in a step of a DataParallel, beside classes that are parts themselves:
+// StepWeights, PlacedParameters, ParameterGradients, SplitGradients.
 //
 // Threads: the one of the step. Failure: StepPart's; a gradient that a codec cannot send refuses
 // the step.
@@ -14,11 +15,48 @@
 #include "sync/step/owned_ranges.h"
 #include "sync/step/step_exchange.h"
 #include "sync/step/step_part.h"
-#include "torch/data_parallel/gradient_views.h"
-#include "torch/data_parallel/placed_parameters.h"
+#include "torch/data_parallel/generator_state.h"
+#include "torch/data_parallel/parameter_gradients.h"
 #include "torch/model/wrapped_model.h"
 
 namespace tutti {
+
+/// The model is the one that was wrapped, as it was, and what of it others compare is noted.
+class WrappedModelStepPart : public StepPart {
+ public:
+  /// Keeps references.
+  WrappedModelStepPart(const WrappedModel& model, const HookedParameters& hooked,
+                       StepExchange& exchange, ModelMemory& memory, const GeneratorMark& generator)
+      : model_(model),
+        hooked_(hooked),
+        exchange_(exchange),
+        memory_(memory),
+        generator_(generator) {}
+  void publish() override;
+
+ private:
+  const WrappedModel& model_;
+  const HookedParameters& hooked_;
+  StepExchange& exchange_;
+  ModelMemory& memory_;
+  const GeneratorMark& generator_;
+};
+
+/// Buffers become those of the worker whose count, where they are synchronised.
+class CommonBuffersStepPart : public StepPart {
+ public:
+  /// Keeps references.
+  CommonBuffersStepPart(StepExchange& exchange, const ModelMemory& memory,
+                        const NamedTensors& buffers)
+      : exchange_(exchange), memory_(memory), buffers_(buffers) {}
+  void apply(const StepFacts&) override { exchange_.model().take_buffers(memory_); }
+  void commit(StepFacts& step) override;
+
+ private:
+  StepExchange& exchange_;
+  const ModelMemory& memory_;
+  const NamedTensors& buffers_;
+};
 
 /// The sum of all workers' nodes, where each of them reads it.
 class NodeSumsStepPart : public StepPart {
@@ -64,13 +102,12 @@ class RowTensorsStepPart : public StepPart {
  public:
   /// Keeps references.
   RowTensorsStepPart(const WrappedModel& model, StepExchange& exchange, RowGradients& rows,
-                     const PlacedParameters& placed, GradientViews& views)
+                     ParameterGradients& gradients)
       : model_(model),
         exchange_(exchange),
         rows_(rows),
         owned_(exchange, rows),
-        placed_(placed),
-        views_(views) {}
+        gradients_(gradients) {}
   void judge(StepFacts& step) override;
   void apply(const StepFacts& step) override;
 
@@ -79,21 +116,7 @@ class RowTensorsStepPart : public StepPart {
   StepExchange& exchange_;
   RowGradients& rows_;
   OwnedRanges owned_;
-  const PlacedParameters& placed_;
-  GradientViews& views_;
-};
-
-/// The reduced gradients become those that the program's optimizer sees.
-class ViewsStepPart : public StepPart {
- public:
-  ViewsStepPart(GradientViews& views, const PlacedParameters& placed)
-      : views_(views), placed_(placed) {}
-  void commit(StepFacts& step) override;
-  void drop() noexcept override { views_.drop(); }
-
- private:
-  GradientViews& views_;
-  const PlacedParameters& placed_;
+  ParameterGradients& gradients_;
 };
 
 }  // namespace tutti

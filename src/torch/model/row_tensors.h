@@ -1,31 +1,16 @@
 #pragma once
 
-// Row-sparse gradients between torch's sparse tensors and lists of rows.
+// Reduced row-sparse gradients: lists of rows as torch's sparse tensors.
 //
-// Threads: any. Failure: Unsupported and InvalidArgument name the parameter.
+// Threads: any.
 
 #include <torch/torch.h>
 
 #include <cstdint>
-#include <string>
 
 #include "sync/plan/row_list.h"
 
 namespace tutti {
-
-/// A gradient as its rows occurred.
-class IncomingRows {
- public:
-  /// Sparse along its first dimension alone, coalesced or not, or dense: then it has all rows.
-  IncomingRows(const torch::Tensor& gradient, const torch::Tensor& parameter,
-               const std::string& name);
-  /// Hold as long as this does.
-  RowEntries entries() const;
-
- private:
-  torch::Tensor rows_;  ///< undefined: all
-  torch::Tensor values_;
-};
 
 /// A list that comes in parts, as a coalesced sparse tensor.
 class OutgoingRows {

@@ -92,22 +92,6 @@ std::optional<std::int64_t> Audit::begin_repetition() {
   return pair_.shard;
 }
 
-void Audit::gradient(std::size_t parameter, const void* data, std::size_t bytes) {
-  const auto hash = digest(data, bytes);
-  gradients_[parameter] = hash != kNone ? hash : 1;
-}
-
-/// Without a row the parameter is untouched.
-void Audit::gradient(std::size_t parameter, const RowEntries& rows) {
-  if (rows.count == 0) return;
-  const auto& entry = exchange_.plan().parameters()[parameter];
-  const auto count = static_cast<std::size_t>(rows.count);
-  const auto row = static_cast<std::size_t>(entry.row_elements());
-  const auto where = rows.rows != nullptr ? digest(rows.rows, count * sizeof *rows.rows) : 0;
-  const auto hash = digest(rows.values, count * row * size_of(entry.spec.dtype), where);
-  gradients_[parameter] = hash != kNone ? hash : 1;
-}
-
 void Audit::close(double weight, const ShardMetrics& metrics, const NamedTensors& states) {
   const bool is_first = !repeating_;
   recording_ = repeating_ = false;

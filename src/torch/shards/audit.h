@@ -17,7 +17,6 @@
 #include <string>
 #include <vector>
 
-#include "sync/plan/row_list.h"
 #include "sync/step/audit_board.h"
 #include "sync/step/step_exchange.h"
 #include "sync/step/step_part.h"
@@ -52,9 +51,9 @@ class Audit : public StepPart {
   /// The shard's states in the second computation.
   ShardStates& states() { return states_; }
 
-  /// Records a gradient in the parameter's layout and type, before it is weighted.
-  void gradient(std::size_t parameter, const void* data, std::size_t bytes);
-  void gradient(std::size_t parameter, const RowEntries& rows);
+  /// Records the hash of a gradient before it is weighted (IncomingGradient::hash); 0: without a
+  /// row the parameter is untouched.
+  void gradient(std::size_t parameter, std::uint64_t hash) { gradients_[parameter] = hash; }
   /// Whether the running computation has recorded the parameter's gradient.
   bool has(std::size_t parameter) const { return gradients_[parameter] != kNone; }
   /// Records the other results of the computation; buffers are read from the model, where the shard

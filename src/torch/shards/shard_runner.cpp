@@ -11,22 +11,22 @@
 #include "comm/group_state.h"
 #include "job/alone.h"
 #include "run/data/leaf_seed.h"
-#include "torch/model/incoming_gradient.h"
-#include "torch/model/row_tensors.h"
 #include "torch/shards/trainer_settings.h"
 #include "tutti/error.h"
 
 namespace tutti {
 
 ShardRunner::ShardRunner(const Parts& parts, Options options)
-    : parts_(parts), options_(std::move(options)), zero_copy_(parts.exchange) {}
+    : parts_(parts),
+      options_(std::move(options)),
+      zero_copy_(parts.exchange),
+      intake_(parts.model, parts.exchange, parts.sources, &zero_copy_) {}
 
 void ShardRunner::attach() {
   const auto& model = parts_.model;
   for (std::size_t p = 0; p < model.parameters().size(); ++p) {
     model.tensor(p).mutable_grad().reset();  // what was there when the Trainer was made
-    hooks_.push_back(
-        std::make_unique<ParameterHooks>(model.tensor(p), model.label(p), p, weak_from_this()));
+    hooks_.add(model.tensor(p), model.label(p), weak_from_this());
   }
 }
 
@@ -40,7 +40,7 @@ void ShardRunner::open(std::int64_t step, double loss_scale) {
   step_ = step;
   loss_scale_ = loss_scale;
   active_.clear();
-  for (const auto& hooks : hooks_) hooks->attach();
+  hooks_.attach_new();
 }
 
 void ShardRunner::run(const Trainer::Compute& compute) {
@@ -90,13 +90,11 @@ std::uint64_t ShardRunner::seed_of(std::int64_t shard) const {
 }
 
 void ShardRunner::run_shard(std::int64_t index, const Trainer::Compute& compute) {
-  largest_ = largest_own_ = 0;
-  parts_.notes.same_shards().begin_shard();
   if (parts_.audit != nullptr) parts_.audit->begin(index);
   Shard shard(*this, index, false);
   const auto answer = call(compute, shard);
   const bool runs = answer.weight_ > 0;
-  parts_.exchange.leaves().begin_leaf(answer.weight_);
+  begin_leaf(answer.weight_);
   take_gradients(answer);
   parts_.exchange.leaves().end_leaf();
   if (parts_.audit != nullptr && parts_.audit->records()) {
@@ -134,20 +132,17 @@ ShardAnswer ShardRunner::call(const Trainer::Compute& compute, Shard& shard) {
     answer = compute(shard);
     if (parts_.classifiers != nullptr && !repeats()) parts_.classifiers->end_shard();
   });
-  require_answer(answer);
-  note_loss(shard, answer);
+  note_answer(shard, answer);
   return answer;
 }
 
-void ShardRunner::require_answer(const ShardAnswer& answer) const {
-  if (answer.kind_ != ShardAnswer::Kind::none) return;
-  throw InvalidArgument(fmt::format(
-      "shard {}: its closure gave no answer: return shard.loss(…), shard.gradients(…) or "
-      "shard.nothing()",
-      shard_));
-}
-
-void ShardRunner::note_loss(Shard& shard, const ShardAnswer& answer) const {
+void ShardRunner::note_answer(Shard& shard, const ShardAnswer& answer) const {
+  if (answer.kind_ == ShardAnswer::Kind::none) {
+    throw InvalidArgument(fmt::format(
+        "shard {}: its closure gave no answer: return shard.loss(…), shard.gradients(…) or "
+        "shard.nothing()",
+        shard_));
+  }
   if (answer.kind_ != ShardAnswer::Kind::loss) return;
   shard.metrics_.weighted_mean(kLossName, answer.loss_.item<double>(), answer.weight_);
 }
@@ -169,13 +164,12 @@ void ShardRunner::run_alone(const std::function<void()>& code) {
 }
 
 std::optional<ShardRunner::Loss> ShardRunner::loss_of(Shard& shard, const ShardAnswer& answer) {
-  require_answer(answer);
+  note_answer(shard, answer);
   if (answer.kind_ == ShardAnswer::Kind::gradients) {
     throw InvalidArgument(fmt::format(
         "shard {}: shard.gradients() in a pipeline, whose stages find them: return shard.loss()",
         shard_));
   }
-  note_loss(shard, answer);
   if (answer.weight_ == 0) return {};
   return Loss{scaled(answer.loss_), answer.weight_};
 }
@@ -318,7 +312,7 @@ void ShardRunner::gradient(std::size_t parameter, const torch::Tensor& value) {
         "it is, and hand in an undefined one",
         shard_, parts_.model.name(parameter)));
   }
-  require_plain(value, parts_.model.label(parameter), parts_.model.row_sparse(parameter));
+  intake_.check(parameter, value);
   if (redirect_ && redirect_(parameter, value)) return;
   const bool counts = !repeats();
   if (counts ? parts_.exchange.leaves().finished(parameter) : parts_.audit->has(parameter)) {
@@ -326,41 +320,19 @@ void ShardRunner::gradient(std::size_t parameter, const torch::Tensor& value) {
         "parameter \"{}\": a backward inside the backward (reentrant checkpointing) reached it",
         parts_.model.name(parameter)));
   }
-  if (parts_.model.row_sparse(parameter)) {
-    const IncomingRows rows(value, parts_.model.tensor(parameter), parts_.model.label(parameter));
-    if (parts_.audit != nullptr && parts_.audit->records())
-      parts_.audit->gradient(parameter, rows.entries());
-    if (!counts) return;
-    const auto entries = rows.entries();
-    const auto& entry = parts_.exchange.plan().parameters()[parameter];
-    parts_.notes.same_shards().add(
-        parameter, entries.values,
-        static_cast<std::size_t>(entries.count * entry.row_elements()) * size_of(entry.spec.dtype));
-    note(parameter, parts_.exchange.leaves().write(parameter, entries, true));
-    return;
-  }
-  const bool is_ours = is_sole_owner(value);
-  const auto laid_out = laid_out_as(parts_.model.tensor(parameter), value);
-  const bool may_stay = is_ours || !laid_out.is_same(value);
+  const auto laid_out = intake_.laid_out(parameter, value);
   if (parts_.audit != nullptr && parts_.audit->records()) {
-    parts_.audit->gradient(parameter, laid_out.data_ptr(), laid_out.nbytes());
+    parts_.audit->gradient(parameter, laid_out.hash());
   }
   if (!counts) return;
-  parts_.notes.same_shards().add(parameter, laid_out.const_data_ptr(), laid_out.nbytes());
-  zero_copy_.arrived(parameter, laid_out, may_stay);
-  note(parameter, parts_.exchange.leaves().write(parameter, laid_out.data_ptr(), true, may_stay));
-  for (auto* source : parts_.sources) {
-    source->wrote(static_cast<std::uint32_t>(parameter), loss_scale_);
-  }
+  const auto& values = laid_out.values();
+  parts_.notes.same_shards().add(parameter, values.const_data_ptr(), values.nbytes());
+  note(parameter, intake_.write(parameter, laid_out, true, loss_scale_));
 }
 
 void ShardRunner::accumulated(std::size_t parameter) {
-  const auto& tensor = parts_.model.tensor(parameter);
-  if (!tensor.grad().defined()) return;
-  const auto value = tensor.grad();
-  tensor.mutable_grad().reset();
-  hooks_[parameter]->attach();
-  gradient(parameter, value);
+  const auto value = hooks_.take_accumulated(parameter);
+  if (value.defined()) gradient(parameter, value);
 }
 
 void ShardRunner::backward_ended(bool, std::exception_ptr) {}

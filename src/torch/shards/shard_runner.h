@@ -20,6 +20,8 @@
 #include "sync/step/gradient_source.h"
 #include "sync/step/shard_board.h"
 #include "sync/step/step_exchange.h"
+#include "torch/gradients/gradient_intake.h"
+#include "torch/gradients/zero_copy_gradients.h"
 #include "torch/model/gradient_hooks.h"
 #include "torch/model/wrapped_model.h"
 #include "torch/shards/audit.h"
@@ -29,7 +31,6 @@
 #include "torch/shards/shared_parameters.h"
 #include "torch/shards/step_notes.h"
 #include "torch/shards/trained_classifiers.h"
-#include "torch/shards/zero_copy_gradients.h"
 #include "tutti/trainer.h"
 
 namespace tutti {
@@ -126,8 +127,8 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   void run_shard(std::int64_t index, const Trainer::Compute& compute);
   void repeat_shard(const Trainer::Compute& compute);
   ShardAnswer call(const Trainer::Compute& compute, Shard& shard);
-  void require_answer(const ShardAnswer& answer) const;
-  void note_loss(Shard& shard, const ShardAnswer& answer) const;
+  /// Notes the loss that it gives. InvalidArgument where there is no answer.
+  void note_answer(Shard& shard, const ShardAnswer& answer) const;
   void note_ran(std::size_t logical);
   /// Times the loss scale.
   torch::Tensor scaled(const torch::Tensor& value) const;
@@ -142,7 +143,8 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   Parts parts_;
   Options options_;
   ZeroCopyGradients zero_copy_;
-  std::vector<std::unique_ptr<ParameterHooks>> hooks_;
+  GradientIntake intake_;
+  HookedParameters hooks_;
   std::int64_t step_ = 1;
   double loss_scale_ = 1;
   std::vector<std::uint8_t> active_;  ///< by parameter; empty: the step is about all

@@ -1,4 +1,4 @@
-#include "torch/shards/zero_copy_gradients.h"
+#include "torch/gradients/zero_copy_gradients.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -90,7 +90,8 @@ ZeroCopyGradients::ZeroCopyGradients(StepExchange& exchange) : exchange_(exchang
   if (!sizes_.empty()) BackwardAllocator::installed();
 }
 
-ZeroCopyGradients::Watch::Watch(ZeroCopyGradients& births) : zero_copy_(births), before_(watching) {
+ZeroCopyGradients::Watch::Watch(ZeroCopyGradients& zero_copy)
+    : zero_copy_(zero_copy), before_(watching) {
   zero_copy_.begin();
   watching = &zero_copy_;
 }

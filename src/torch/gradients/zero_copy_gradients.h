@@ -30,7 +30,7 @@ class ZeroCopyGradients {
   /// While it lives, this thread's allocations are those of a backward.
   class Watch {
    public:
-    explicit Watch(ZeroCopyGradients& births);
+    explicit Watch(ZeroCopyGradients& zero_copy);
     ~Watch();
     Watch(const Watch&) = delete;
     Watch& operator=(const Watch&) = delete;

@@ -1,11 +1,11 @@
 // What an open step is given of a parameter: by backwards, by hand, and by both.
 
-#include "torch/data_parallel/gradient_intake.h"
+#include "torch/data_parallel/parameter_gradients.h"
 
 #include "sync/step/array_source.h"
 #include "torch/training.h"
 
-namespace tutti::test::gradient_intake_cases {
+namespace tutti::test::parameter_gradients_cases {
 namespace {
 
 using ::testing::ElementsAre;
@@ -35,14 +35,13 @@ class Intake {
       : model_({{"a", first}, {"b", second}}, {}),
         exchange(Group(job), model_.plan({}), {.name = "model", .sync_buffers = false}),
         told(exchange),
-        views(model_, exchange),
-        intake(model_, exchange, views, sources) {
+        gradients(model_, exchange, sources) {
     exchange.open_one_backward(1);
   }
   void finish() {
     exchange.arrive({});
-    const auto touched = exchange.complete([&] { exchange.fold_slices(); }).touched;
-    views.install(touched);
+    StepFacts facts = {.touched = exchange.complete([&] { exchange.fold_slices(); }).touched};
+    gradients.commit(facts);
   }
 
   torch::Tensor first = torch::zeros({3}).requires_grad_();
@@ -55,18 +54,17 @@ class Intake {
   StepExchange exchange;
   Told told;
   std::vector<GradientSource*> sources = {&told};
-  GradientViews views;
-  GradientIntake intake;
+  ParameterGradients gradients;
 };
 
-TEST(GradientIntake, AGradientOfABackwardComesOnTopOfOneByHand) {
+TEST(ParameterGradients, AGradientOfABackwardComesOnTopOfOneByHand) {
   on_workers(1, [](const Job& job) {
     Intake one(job);
     one.first.mutable_grad() = torch::tensor({1.0F, 2.0F, 3.0F});
-    EXPECT_TRUE(one.intake.holds_set_by_hand());
-    one.intake.take(0, torch::tensor({10.0F, 20.0F, 30.0F}), true);
+    EXPECT_TRUE(one.gradients.holds_set_by_hand());
+    one.gradients.take(0, torch::tensor({10.0F, 20.0F, 30.0F}), true);
     EXPECT_FALSE(one.first.grad().defined());
-    EXPECT_FALSE(one.intake.holds_set_by_hand());
+    EXPECT_FALSE(one.gradients.holds_set_by_hand());
     EXPECT_THAT(one.told.parameters, ElementsAre(0)) << "once: the one by hand is not the last";
     one.finish();
     EXPECT_TRUE(torch::equal(one.first.grad(), torch::tensor({11.0F, 22.0F, 33.0F})));
@@ -74,11 +72,11 @@ TEST(GradientIntake, AGradientOfABackwardComesOnTopOfOneByHand) {
   });
 }
 
-TEST(GradientIntake, GradientsByHandAreTakenOfAllParametersThatHoldOne) {
+TEST(ParameterGradients, GradientsByHandAreTakenOfAllParametersThatHoldOne) {
   on_workers(1, [](const Job& job) {
     Intake one(job);
     one.second.mutable_grad() = torch::tensor({4.0F, 5.0F});
-    one.intake.take_set_by_hand(true);
+    one.gradients.take_set_by_hand(true);
     EXPECT_THAT(one.told.parameters, ElementsAre(1));
     one.finish();
     EXPECT_FALSE(one.first.grad().defined());
@@ -86,28 +84,28 @@ TEST(GradientIntake, GradientsByHandAreTakenOfAllParametersThatHoldOne) {
   });
 }
 
-TEST(GradientIntake, AnotherGradientMayFollowOneThatIsNotTheLast) {
+TEST(ParameterGradients, AnotherGradientMayFollowOneThatIsNotTheLast) {
   on_workers(1, [](const Job& job) {
     Intake one(job);
-    one.intake.take(1, torch::tensor({1.0F, 2.0F}), false);
+    one.gradients.take(1, torch::tensor({1.0F, 2.0F}), false);
     EXPECT_THAT(one.told.parameters, IsEmpty());
-    one.intake.take(1, torch::tensor({3.0F, 4.0F}), true);
+    one.gradients.take(1, torch::tensor({3.0F, 4.0F}), true);
     one.finish();
     EXPECT_TRUE(torch::equal(one.second.grad(), torch::tensor({4.0F, 6.0F})));
   });
 }
 
-TEST(GradientIntake, AReducedGradientThatIsStillThereIsNamed) {
+TEST(ParameterGradients, AReducedGradientThatIsStillThereIsNamed) {
   on_workers(1, [](const Job& job) {
     Intake one(job);
-    one.intake.take(0, torch::ones({3}), true);
+    one.gradients.take(0, torch::ones({3}), true);
     one.finish();
-    EXPECT_THAT(text_of<InvalidArgument>([&] { one.intake.holds_set_by_hand(); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { one.gradients.holds_set_by_hand(); }),
                 HasSubstr("parameter \"a\""));
     one.first.mutable_grad().reset();
-    EXPECT_FALSE(one.intake.holds_set_by_hand());
+    EXPECT_FALSE(one.gradients.holds_set_by_hand());
   });
 }
 
 }  // namespace
-}  // namespace tutti::test::gradient_intake_cases
+}  // namespace tutti::test::parameter_gradients_cases

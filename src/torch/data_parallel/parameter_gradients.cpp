@@ -1,18 +1,18 @@
-#include "torch/data_parallel/gradient_views.h"
+#include "torch/data_parallel/parameter_gradients.h"
 
 #include <fmt/format.h>
 
 #include <cstring>
 
 #include "kernels/fold.h"
-#include "torch/model/incoming_gradient.h"
 #include "torch/model/tensor_at.h"
 #include "tutti/error.h"
 
 namespace tutti {
 
-GradientViews::GradientViews(const WrappedModel& model, const StepExchange& exchange)
-    : model_(model), exchange_(exchange) {
+ParameterGradients::ParameterGradients(const WrappedModel& model, StepExchange& exchange,
+                                       const std::vector<GradientSource*>& sources)
+    : model_(model), exchange_(exchange), intake_(model, exchange, sources, nullptr) {
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
     versions_.push_back(0);
     rows_.emplace_back();
@@ -21,14 +21,59 @@ GradientViews::GradientViews(const WrappedModel& model, const StepExchange& exch
   }
 }
 
-torch::Tensor GradientViews::new_view(std::size_t parameter) const {
+// ---- into the open step ----
+
+void ParameterGradients::write(std::size_t parameter, const torch::Tensor& value, bool last) {
+  intake_.write(parameter, intake_.laid_out(parameter, value), last, 1);
+}
+
+void ParameterGradients::take(std::size_t parameter, const torch::Tensor& value, bool last) {
+  model_.require_in_place(parameter);
+  release_kept(parameter);  // a closure of a scope may have kept it
+  require_cleared(parameter);
+  if (holds_set_by_hand(parameter)) write(parameter, taken_by_hand(parameter), false);
+  model_.tensor(parameter).mutable_grad().reset();
+  write(parameter, value, last);
+}
+
+void ParameterGradients::take_set_by_hand(bool last) {
+  for (std::size_t p = 0; p < views_.size(); ++p) {
+    if (!holds_set_by_hand(p)) continue;
+    release_kept(p);
+    write(p, taken_by_hand(p), last);
+  }
+}
+
+void ParameterGradients::require_accumulated(std::size_t parameter) const {
+  const auto& grad = model_.tensor(parameter).grad();
+  if (!grad.defined()) return;
+  model_.require_in_place(parameter);
+  if (!is_view(parameter, grad)) return;
+  throw InvalidArgument(
+      fmt::format("{} was unfrozen while it held a reduced gradient; call zero_grad() when "
+                  "freezing it",
+                  model_.label(parameter)));
+}
+
+bool ParameterGradients::holds_set_by_hand() const {
+  bool any = false;
+  for (std::size_t p = 0; p < views_.size(); ++p) {
+    require_cleared(p);
+    any = any || holds_set_by_hand(p);
+  }
+  return any;
+}
+
+// ---- out of it ----
+
+torch::Tensor ParameterGradients::new_view(std::size_t parameter) const {
   const auto& like = model_.tensor(parameter);
   return tensor_at(exchange_.nodes().result(parameter), like, like.scalar_type(),
                    exchange_.nodes().arena());
 }
 
 /// Besides this object param.grad may have the view, or after zero_grad(false) an alias of it.
-bool GradientViews::is_kept(std::size_t parameter) const {
+bool ParameterGradients::is_kept(std::size_t parameter) const {
   const auto& view = views_[parameter];
   if (!view.defined() || (view.use_count() == 1 && view.storage().use_count() == 1)) return false;
   if (view.numel() == 0) return false;
@@ -39,18 +84,18 @@ bool GradientViews::is_kept(std::size_t parameter) const {
          view.storage().use_count() > (is_alias ? 2U : 1U);
 }
 
-void GradientViews::release_kept() {
+void ParameterGradients::release_kept() {
   for (std::size_t p = 0; p < views_.size(); ++p) release_kept(p);
 }
 
-void GradientViews::release_kept(std::size_t parameter) {
+void ParameterGradients::release_kept(std::size_t parameter) {
   if (is_kept(parameter)) release(parameter);
 }
 
 /// All tensors that the program has share one storage, which gets the copy: they stay tied to one
 /// another, and are none of ours from then on. After zero_grad(false) torch itself would add into
 /// their memory.
-void GradientViews::release(std::size_t parameter) {
+void ParameterGradients::release(std::size_t parameter) {
   auto& grad = model_.tensor(parameter).mutable_grad();
   const bool is_grad = grad.defined() && is_view(parameter, grad);
   if (is_grad && is_cleared(parameter, grad)) return;
@@ -63,19 +108,20 @@ void GradientViews::release(std::size_t parameter) {
   if (is_grad) grad = views_[parameter];  // a backward onto it is found by require_cleared()
 }
 
-bool GradientViews::is_cleared(std::size_t parameter, const torch::Tensor& grad) const {
+bool ParameterGradients::is_cleared(std::size_t parameter, const torch::Tensor& grad) const {
   const bool written = !model_.row_sparse(parameter) &&
                        static_cast<std::int64_t>(grad._version()) != versions_[parameter];
   return written && all_zero(grad.data_ptr(), grad.nbytes());
 }
 
-void GradientViews::install(const std::vector<std::uint8_t>& touched) {
+void ParameterGradients::commit(StepFacts& step) {
   for (std::size_t p = 0; p < views_.size(); ++p) {
+    const bool comes = step.touched[p] != 0 && exchange_.is_updated_here(p);
     auto& grad = model_.tensor(p).mutable_grad();
-    if (touched[p] && model_.row_sparse(p)) {
+    if (comes && model_.row_sparse(p)) {
       grad = std::exchange(rows_[p], torch::Tensor());
       installed_[p] = grad._values().storage().getWeakStorageImpl();
-    } else if (touched[p]) {
+    } else if (comes) {
       views_[p].unsafeGetTensorImpl()->bump_version();
       versions_[p] = static_cast<std::int64_t>(views_[p]._version());
       grad = views_[p];
@@ -85,12 +131,12 @@ void GradientViews::install(const std::vector<std::uint8_t>& touched) {
   }
 }
 
-void GradientViews::drop() noexcept {
+void ParameterGradients::drop() noexcept {
   for (std::size_t p = 0; p < views_.size(); ++p) model_.tensor(p).mutable_grad().reset();
 }
 
 /// zero_grad(false) puts a detached alias in place of what it zeroes, so memory decides.
-bool GradientViews::is_view(std::size_t parameter, const torch::Tensor& grad) const {
+bool ParameterGradients::is_view(std::size_t parameter, const torch::Tensor& grad) const {
   if (model_.row_sparse(parameter)) {
     const auto installed = installed_[parameter].lock();
     return installed && grad.is_sparse() && grad._nnz() > 0 &&
@@ -102,14 +148,14 @@ bool GradientViews::is_view(std::size_t parameter, const torch::Tensor& grad) co
   return grad.numel() > 0 ? grad.data_ptr() == view.data_ptr() : grad.is_alias_of(view);
 }
 
-bool GradientViews::holds_set_by_hand(std::size_t parameter) const {
+bool ParameterGradients::holds_set_by_hand(std::size_t parameter) const {
   const auto& grad = model_.tensor(parameter).grad();
   if (!grad.defined() || is_view(parameter, grad)) return false;
   // zero_grad(false) leaves a sparse gradient without rows.
   return !model_.row_sparse(parameter) || !grad.is_sparse() || grad._nnz() > 0;
 }
 
-torch::Tensor GradientViews::take_set_by_hand(std::size_t parameter) const {
+torch::Tensor ParameterGradients::taken_by_hand(std::size_t parameter) const {
   const auto name = model_.label(parameter);
   auto& grad = model_.tensor(parameter).mutable_grad();
   const torch::NoGradGuard no_grad;
@@ -125,7 +171,7 @@ torch::Tensor GradientViews::take_set_by_hand(std::size_t parameter) const {
   return std::exchange(grad, torch::Tensor());
 }
 
-void GradientViews::require_none_set_by_hand(const char* where) const {
+void ParameterGradients::require_none_set_by_hand(const char* where) const {
   for (std::size_t p = 0; p < views_.size(); ++p) {
     if (!holds_set_by_hand(p)) continue;
     throw InvalidArgument(fmt::format("{}: its gradient was set by hand {}, where nobody takes it",
@@ -133,7 +179,7 @@ void GradientViews::require_none_set_by_hand(const char* where) const {
   }
 }
 
-void GradientViews::require_cleared(std::size_t parameter, std::int64_t step) const {
+void ParameterGradients::require_cleared(std::size_t parameter) const {
   const auto& grad = model_.tensor(parameter).grad();
   if (!grad.defined() || !is_view(parameter, grad)) return;
   if (is_cleared(parameter, grad)) return;
@@ -142,7 +188,7 @@ void GradientViews::require_cleared(std::size_t parameter, std::int64_t step) co
                   "zero_grad() of the model (an optimizer's reaches its own parameters alone), or "
                   "requires_grad_(false) on a model that this backward only passes through; run "
                   "several backwards of one step in accumulate()",
-                  model_.label(parameter), step));
+                  model_.label(parameter), exchange_.protocol().last_number()));
 }
 
 }  // namespace tutti
