@@ -100,7 +100,7 @@ void NodeStore::send() {
       auto* const at = place(rank(), p, slot);
       const auto& entry = plan_.parameters()[p];
       if (!entry.row_sparse()) {
-        if (!summed_.empty() && entry.is_partitioned()) continue;  // where HostSums needs them
+        if (entry.is_partitioned()) continue;  // HostSums sends them where it needs them
         if (stays_ && stays_(entry, rank(), mine.nodes[k].block.begin)) continue;
         data.push_back({at, entry.node_bytes});
         continue;

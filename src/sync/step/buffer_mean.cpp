@@ -6,11 +6,20 @@
 #include <cstring>
 
 namespace tutti {
+namespace {
+
+/// Every worker folds all of them, so that other hosts receive each node.
+Plan plan_of(std::vector<TensorSpec> buffers) {
+  for (auto& spec : buffers) spec.is_per_replica = true;
+  return {std::move(buffers), {}};
+}
+
+}  // namespace
 
 BufferMean::BufferMean(StepMemory& memory, std::vector<TensorSpec> buffers,
                        std::vector<std::int64_t> cuts, std::size_t logical_workers,
                        int workers_per_shard, const std::string& name)
-    : nodes_(memory, Plan(std::move(buffers), {}),
+    : nodes_(memory, plan_of(std::move(buffers)),
              {.arena_label = fmt::format("buffers of \"{}\"", name),
               .node_boundaries = std::move(cuts),
               .workers_per_leaf = workers_per_shard}),

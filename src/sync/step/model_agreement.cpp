@@ -33,9 +33,10 @@ void ModelAgreement::publish(const ModelMemory& model) {
   }
   if (!options_.sync_buffers || !may_be_source()) return;
   for (std::size_t b = 0; b < model.buffers.size(); ++b) {
-    const auto& entry = nodes_.plan().buffers()[b];
-    std::memcpy(nodes_.arena().data() + entry.offset, model.buffers[b], entry.bytes);
-    send_ahead(job, {{nodes_.arena().data() + entry.offset, entry.bytes}});
+    const auto bytes = nodes_.plan().buffers()[b].bytes;
+    auto* const at = published_buffer(nodes_, nodes_.rank(), b);
+    std::memcpy(at, model.buffers[b], bytes);
+    send_ahead(job, {{at, bytes}});
   }
 }
 
@@ -122,10 +123,10 @@ void ModelAgreement::take_buffers(const ModelMemory& model) {
   const int source = buffer_source();
   changed_buffers_.assign(model.buffers.size(), 0);
   for (std::size_t b = 0; b < model.buffers.size() && protocol_.group().rank() != source; ++b) {
-    const auto& entry = nodes_.plan().buffers()[b];
-    const auto* const from = nodes_.arena().block(source) + entry.offset;
-    if (std::memcmp(model.buffers[b], from, entry.bytes) == 0) continue;
-    std::memcpy(model.buffers[b], from, entry.bytes);
+    const auto bytes = nodes_.plan().buffers()[b].bytes;
+    const auto* const from = published_buffer(nodes_, source, b);
+    if (std::memcmp(model.buffers[b], from, bytes) == 0) continue;
+    std::memcpy(model.buffers[b], from, bytes);
     changed_buffers_[b] = 1;
   }
   note_buffers(model);

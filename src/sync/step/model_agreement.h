@@ -18,6 +18,11 @@
 
 namespace tutti {
 
+/// Where that worker writes its value of a buffer, before it publishes the step.
+inline std::byte* published_buffer(const NodeStore& nodes, int rank, std::size_t buffer) {
+  return nodes.arena().block(rank) + nodes.plan().buffers()[buffer].offset;
+}
+
 class ModelAgreement {
  public:
   /// Keeps references.

@@ -56,7 +56,7 @@ void PipelineRunner::drop() noexcept {
   progress_.clear();
   failed_ = nullptr;
   others_failed_ = false;
-  parts_.buffers.settle();
+  parts_.buffers.move_back();
 }
 
 void PipelineRunner::run(const Trainer::Inputs& inputs, const Trainer::Loss& loss) {

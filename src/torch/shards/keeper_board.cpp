@@ -2,12 +2,17 @@
 
 #include <algorithm>
 
+#include "tutti/error.h"
+
 namespace tutti {
 
-KeeperBoard::KeeperBoard(StepMemory& memory, std::size_t tensors)
-    : mine_(tensors), all_(memory.add<Section<Stages>>(tensors)) {}
+KeeperBoard::KeeperBoard(StepMemory& memory, const WrappedModel& model, const std::string& name)
+    : model_(model),
+      name_(name),
+      mine_(model.parameters().size() + model.buffers().size()),
+      all_(memory.add<Section<Stages>>(mine_.size())) {}
 
-void KeeperBoard::open() { std::ranges::fill(mine_, Stages()); }
+void KeeperBoard::open(const StepFacts&) { std::ranges::fill(mine_, Stages()); }
 
 void KeeperBoard::note(std::size_t tensor, int stage) {
   auto& stages = mine_[tensor];
@@ -22,7 +27,7 @@ void KeeperBoard::publish() {
   all_.memory().send({{shared.data(), shared.size_bytes()}});
 }
 
-std::optional<KeeperBoard::Clash> KeeperBoard::clash() const {
+void KeeperBoard::judge(StepFacts&) {
   for (std::size_t t = 0; t < mine_.size(); ++t) {
     Stages all;
     for (const auto& of_worker : all_) {
@@ -31,10 +36,26 @@ std::optional<KeeperBoard::Clash> KeeperBoard::clash() const {
       all.lowest = all.lowest == 0 ? stages.lowest : std::min(all.lowest, stages.lowest);
       all.highest = std::max(all.highest, stages.highest);
     }
-    if (all.lowest == all.highest) continue;
-    return Clash{t, static_cast<int>(all.lowest) - 1, static_cast<int>(all.highest) - 1};
+    if (all.lowest != all.highest) throw InvalidArgument(clash_text(t, all));
   }
-  return {};
+}
+
+std::string KeeperBoard::clash_text(std::size_t tensor, const Stages& stages) const {
+  const auto one = stages.lowest - 1;
+  const auto other = stages.highest - 1;
+  const auto parameters = model_.parameters().size();
+  if (tensor < parameters) {
+    return fmt::format(
+        "parameter \"{}\" of Trainer \"{}\" is read first by stage {} in some shards and by stage "
+        "{} in others, so that no stage has its gradient of all shards: name it in "
+        "Pipeline::shared, and the first stage hands it in",
+        model_.name(tensor), name_, one, other);
+  }
+  return fmt::format(
+      "buffer \"{}\" of Trainer \"{}\" is changed by stage {} in some shards and by stage {} in "
+      "others: whose value counts is not known. Let one stage change it, or cut the layers so that "
+      "one stage does",
+      model_.buffers()[tensor - parameters].first, name_, one, other);
 }
 
 }  // namespace tutti

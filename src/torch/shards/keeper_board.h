@@ -5,38 +5,37 @@
 // summed in two halves, which are not nodes of the canonical tree.
 //
 // Threads: one. The memory is synchronised by the step protocol: publish() before the step is
-// published, clash() and has() afterwards. Failure: OutOfMemory where there is no memory.
+// published, judge() and has() afterwards. Failure: OutOfMemory where there is no memory;
+// InvalidArgument, alike on all workers, where two stages have a tensor.
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <string>
 #include <vector>
 
 #include "sync/nodes/step_memory.h"
+#include "sync/step/step_part.h"
+#include "torch/model/wrapped_model.h"
 
 namespace tutti {
 
-class KeeperBoard {
+/// A part of a step, before those that add up what workers have handed in.
+class KeeperBoard : public StepPart {
  public:
-  /// Of so many tensors. Collective.
-  KeeperBoard(StepMemory& memory, std::size_t tensors);
+  /// Of the model's parameters, then its buffers. Keeps references. `name` is the Trainer's, in
+  /// errors. Collective.
+  KeeperBoard(StepMemory& memory, const WrappedModel& model, const std::string& name);
 
   /// Forgets the last step.
-  void open();
+  void open(const StepFacts& step) override;
   /// That stage of this worker hands the tensor in, for one of its shards.
   void note(std::size_t tensor, int stage);
-  void publish();
+  void publish() override;
+  /// Names the first tensor that two stages hand in.
+  void judge(StepFacts& step) override;
 
   /// Whether a stage of that worker hands the tensor in.
   bool has(int rank, std::size_t tensor) const { return all_.of(rank)[tensor].lowest != 0; }
-  /// A tensor that two stages hand in.
-  struct Clash {
-    std::size_t tensor = 0;
-    int one = 0;  ///< stage
-    int other = 0;
-  };
-  /// The first one over the shards of all workers: alike on all of them.
-  std::optional<Clash> clash() const;
 
  private:
   /// Stages, counted from 1; 0: none.
@@ -44,7 +43,10 @@ class KeeperBoard {
     std::uint32_t lowest = 0;
     std::uint32_t highest = 0;
   };
+  std::string clash_text(std::size_t tensor, const Stages& stages) const;
 
+  const WrappedModel& model_;
+  std::string name_;
   std::vector<Stages> mine_;
   WorkerParts<Section<Stages>> all_;  ///< per worker: its stages, by tensor
 };

@@ -12,6 +12,7 @@
 
 #include "kernels/norm.h"
 #include "memory/memory_need.h"
+#include "sync/step/traffic_count.h"
 #include "torch/model/same_bytes.h"
 #include "torch/model/tensor_at.h"
 #include "torch/shards/trainer_settings.h"
@@ -33,6 +34,8 @@ ReplicaParameters::ReplicaParameters(StepExchange& exchange, const ShardBoard& b
       model_(model.tensors),
       shown_(model.shown),
       state_names_(model.names),
+      clip_(options.clip),
+      most_drops_(options.max_consecutive_drops),
       logical_(logical_workers(options.shards, options.logical_workers)),
       copies_(exchange.group(), exchange.plan(), model.first, model.states, logical_.size(),
               options.name,
@@ -87,13 +90,13 @@ void ReplicaParameters::show(std::size_t logical) {
   shown_now_ = logical;
 }
 
-void ReplicaParameters::judge(std::int64_t step, double loss_scale, const Clip& clip,
-                              Verdict& verdict) {
+void ReplicaParameters::judge(StepFacts& step) {
+  auto& verdict = step.verdict;
   dropped_.clear();
   why_.clear();
-  update_->collect_nodes(loss_scale);
+  update_->collect_nodes(step.loss_scale);
   if (!verdict.refusal.empty()) return;
-  const auto& locals = update_->judge(step);
+  const auto& locals = update_->judge(step.number);
   double squares = verdict.norm ? *verdict.norm * *verdict.norm : 0;
   for (std::size_t l = 0; l < locals.size(); ++l) {
     squares += locals[l].squares;
@@ -101,7 +104,7 @@ void ReplicaParameters::judge(std::int64_t step, double loss_scale, const Clip& 
     dropped_.push_back(static_cast<std::int64_t>(l));
     why_.push_back(locals[l].refusal);
   }
-  verdict.norm = needs_norms(clip) ? std::optional(std::sqrt(squares)) : std::nullopt;
+  verdict.norm = needs_norms(clip_) ? std::optional(std::sqrt(squares)) : std::nullopt;
   bool any_update = update_->updates_any();
   const auto& parameters = exchange_.plan().parameters();
   for (std::size_t p = 0; p < parameters.size(); ++p) {
@@ -117,18 +120,39 @@ bool ReplicaParameters::took_part(std::size_t logical) const {
   return std::ranges::find(dropped_, static_cast<std::int64_t>(logical)) == dropped_.end();
 }
 
-bool ReplicaParameters::was_dropped(std::int64_t shard) const {
-  return !took_part(logical_worker_of(shard));
+void ReplicaParameters::commit(StepFacts& step) {
+  update_->commit();
+  step.dropped_locally = dropped_;
 }
 
-std::string ReplicaParameters::note_drops(bool shrank, std::int64_t most) {
+void ReplicaParameters::end(StepFacts& step) {
+  const bool is_applied = step.verdict.refusal.empty();
+  if (is_applied) step.diverged = note_drops(step.shrank);
+  if (!are_all()) return;
+  auto& report = step.report;  // no gradient was exchanged
+  report.max_sent_bytes = is_applied && averaging_ ? averaging_->bytes() : 0;
+  report.collectives = report.buckets = report.max_sent_bytes > 0 ? 1 : 0;
+}
+
+void ReplicaParameters::add_traffic(TrafficReport& report) const {
+  if (!are_all()) return;
+  report.collectives = 0;  // no gradient was exchanged
+  if (!averaging_) return;
+  const auto traffic = averaging_->traffic();
+  report.collectives = traffic.collectives;
+  report = merged(std::move(report), traffic);
+}
+
+/// Counts for each logical worker how many steps in succession dropped its part. Returns an error's
+/// text where a count is too large, else "".
+std::string ReplicaParameters::note_drops(bool shrank) {
   std::vector<std::int64_t> before(size());
   std::swap(before, drops_);
   std::string text;
   for (std::size_t k = 0; k < dropped_.size(); ++k) {
     const auto l = static_cast<std::size_t>(dropped_[k]);
     drops_[l] = before[l] + (shrank ? 0 : 1);
-    if (drops_[l] < most || !text.empty()) continue;
+    if (drops_[l] < most_drops_ || !text.empty()) continue;
     text = fmt::format(
         "logical worker {} could not take part in {} steps in succession, in the last one because "
         "{}",

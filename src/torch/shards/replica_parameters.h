@@ -17,6 +17,7 @@
 #include "sync/averaging/replica_copies.h"
 #include "sync/averaging/replica_update.h"
 #include "sync/nodes/logical_workers.h"
+#include "sync/step/step_part.h"
 #include "sync/update/partitioned_update.h"
 #include "torch/model/wrapped_model.h"
 #include "torch/shards/shared_parameters.h"
@@ -40,7 +41,8 @@ struct ReplicaPosition {
   std::vector<std::int64_t> drops;
 };
 
-class ReplicaParameters {
+/// A part of a step. Outside of shards the first logical worker's copies are shown.
+class ReplicaParameters : public StepPart {
  public:
   struct Model {
     const WrappedModel& tensors;
@@ -64,25 +66,24 @@ class ReplicaParameters {
 
   /// After the shared parameters were judged: decides for which logical workers the step is
   /// applied, and refuses a step that would update nothing.
-  void judge(std::int64_t step, double loss_scale, const Clip& clip, Verdict& verdict);
-  /// Inside complete().
-  void apply(double rate_factor) { update_->apply(rate_factor); }
-  void commit() { update_->commit(); }
+  void judge(StepFacts& step) override;
+  void publish() override { show(0); }
+  void apply(const StepFacts& step) override { update_->apply(step.rate_factor); }
+  void commit(StepFacts& step) override;
+  void drop() noexcept override { show(0); }
+  /// Follows DropsStepPart, which knows whether the loss scale shrank: such a step is no drop of a
+  /// logical worker. Too many in succession end the run.
+  void end(StepFacts& step) override;
+  void add_traffic(TrafficReport& report) const override;
   /// Whether some bucket is due in the current step, or was in the last one that was applied.
   bool is_due() const { return averaging_ && averaging_->any_due(); }
   /// Digest of what the averaging policy decides of `step`; 0 without one.
   std::uint64_t decision_of(std::int64_t step) const {
     return averaging_ ? averaging_->decision_of(step) : 0;
   }
-  /// The logical workers whose part of the current step is dropped while the step is applied, or
-  /// was in the last step.
-  const std::vector<std::int64_t>& dropped() const { return dropped_; }
-  /// Whether the shard's logical worker is one of them.
-  bool was_dropped(std::int64_t shard) const;
-  /// After a step that was applied: counts for each logical worker how many steps in succession
-  /// dropped its part. A step that shrank the loss scale does not count. Returns an error's text
-  /// where a count has reached `most`, else "".
-  std::string note_drops(bool shrank, std::int64_t most);
+  /// False for a logical worker whose part of the current step is dropped while the step is
+  /// applied, or was in the last step.
+  bool took_part(std::size_t logical) const;
 
   /// The gradients of all logical workers, [L, …], of the type in which gradients are folded;
   /// undefined if no shard touched the parameter.
@@ -126,15 +127,11 @@ class ReplicaParameters {
 
   /// Whether no parameter is shared.
   bool are_all() const { return copies_.parameters().size() == model_.parameters().size(); }
-  /// Bytes that each logical worker sent in the last step for averaging.
-  std::size_t averaging_bytes() const { return averaging_ ? averaging_->bytes() : 0; }
-  /// Null without an averaging policy.
-  const ReplicaAveraging* averaging() const { return averaging_.get(); }
   /// ", …": what is kept, for a log.
   std::string text() const;
 
  private:
-  bool took_part(std::size_t logical) const;
+  std::string note_drops(bool shrank);
   torch::Tensor gradient(std::size_t logical, std::uint32_t parameter);
   torch::Tensor view(std::byte* at, std::size_t parameter) const;
 
@@ -142,6 +139,8 @@ class ReplicaParameters {
   const WrappedModel& model_;
   SharedParameters& shown_;
   const std::vector<std::vector<std::string>>& state_names_;
+  Clip clip_;
+  std::int64_t most_drops_;
   std::vector<ShardRange> logical_;
   ReplicaCopies copies_;
   std::unique_ptr<ReplicaAveraging> averaging_;

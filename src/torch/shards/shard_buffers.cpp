@@ -10,6 +10,7 @@
 #include "comm/host_copies.h"
 #include "sync/averaging/replica_averaging.h"
 #include "torch/model/same_bytes.h"
+#include "torch/shards/replica_parameters.h"
 #include "torch/shards/trainer_settings.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
@@ -36,8 +37,13 @@ int worker_of_first(const ShardBoard& board, const FirstOf& first_of) {
 }  // namespace
 
 ShardBuffers::ShardBuffers(const WrappedModel& model, StepExchange& exchange,
-                           const TrainerOptions& options, const KeeperBoard* keepers)
+                           const ShardBoard& board, const TrainerOptions& options,
+                           std::int64_t first_shard, const ReplicaParameters* replicas,
+                           const KeeperBoard* keepers)
     : exchange_(exchange),
+      board_(board),
+      replica_parameters_(replicas),
+      first_shard_(first_shard),
       name_(options.name),
       deadline_(options.deadline),
       buffers_(model.buffers()),
@@ -78,7 +84,8 @@ ShardBuffers::ShardBuffers(const WrappedModel& model, StepExchange& exchange,
   for (std::size_t b = 0; b < buffers_.size(); ++b) spread(b);
 }
 
-std::byte* ShardBuffers::own_first(int rank, std::size_t logical, std::size_t buffer) const {
+std::byte* ShardBuffers::published(int rank, std::size_t logical, std::size_t buffer) const {
+  if (!is_per_replica(buffer)) return published_buffer(exchange_.nodes(), rank, buffer);
   const auto entries = exchange_.plan().buffers();
   return own_firsts_->block(rank) + logical * own_bytes_ + entries[buffer].offset -
          entries.front().offset;
@@ -95,7 +102,7 @@ void ShardBuffers::send_from_first_rank(const std::vector<std::uint8_t>& written
   }
 }
 
-void ShardBuffers::send_all_from_first_rank() {
+void ShardBuffers::resume() {
   for (const auto& item : replica_tensors()) {
     tutti::send_from_first_rank(exchange_.group(), item, deadline_);
   }
@@ -152,8 +159,8 @@ void ShardBuffers::require_untouched(std::size_t logical) const {
   }
 }
 
-void ShardBuffers::open(std::int64_t first_shard) {
-  if (mean_) mean_->open(first_shard);
+void ShardBuffers::open(const StepFacts&) {
+  if (mean_) mean_->open(first_shard_);
 }
 
 void ShardBuffers::restore(std::size_t logical) {
@@ -162,23 +169,32 @@ void ShardBuffers::restore(std::size_t logical) {
   }
 }
 
-void ShardBuffers::take(std::size_t logical, bool is_first, bool is_first_of_logical) {
+/// `value_of(buffer)` is what the shard has left; null where another one of the workers that
+/// compute it has that.
+template <class ValueOf>
+void ShardBuffers::take(std::size_t logical, const ValueOf& value_of, bool is_first,
+                        bool is_first_of_logical) {
   if (mean_) {
     std::vector<const void*> values;
     std::vector<const void*> before;
     for (const auto b : averaged_) {
-      values.push_back(buffers_[b].second.data_ptr());
-      before.push_back(begin(logical, b).data_ptr());
+      values.push_back(value_of(b));
+      before.push_back(begin(logical, b).const_data_ptr());
     }
     mean_->take(own_firsts_ ? logical : 0, values, before);
   }
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
-    const auto& entry = exchange_.plan().buffers()[b];
     if (!(is_per_replica(b) ? is_first_of_logical : is_first)) continue;
-    std::memcpy(is_per_replica(b) ? own_first(exchange_.group().rank(), logical, b)
-                                  : exchange_.nodes().arena().data() + entry.offset,
-                buffers_[b].second.data_ptr(), entry.bytes);
+    const auto bytes = exchange_.plan().buffers()[b].bytes;
+    const void* const value = value_of(b);
+    if (value == nullptr || bytes == 0) continue;
+    std::memcpy(published(exchange_.group().rank(), logical, b), value, bytes);
   }
+}
+
+void ShardBuffers::take(std::size_t logical, bool is_first, bool is_first_of_logical) {
+  const auto value_of = [&](std::size_t b) { return buffers_[b].second.const_data_ptr(); };
+  take(logical, value_of, is_first, is_first_of_logical);
 }
 
 void ShardBuffers::skip() {
@@ -186,7 +202,7 @@ void ShardBuffers::skip() {
 }
 
 void ShardBuffers::enter(const std::vector<std::pair<std::int64_t, torch::Tensor>>& changed) {
-  settle();
+  move_back();
   for (const auto& item : changed) varies_[static_cast<std::size_t>(item.first)] = 1;
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     if (varies_[b] != 0) move(b, begin(0, b).clone(), c10::VariableVersion(0));
@@ -217,7 +233,7 @@ void ShardBuffers::put_back(const Place& place) {
   for (std::size_t b = 0; b < buffers_.size(); ++b) move(b, place.memory[b], place.versions[b]);
 }
 
-void ShardBuffers::settle() noexcept {
+void ShardBuffers::move_back() noexcept {
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     if (buffers_[b].second.const_data_ptr() != home_.memory[b].const_data_ptr()) {
       move(b, home_.memory[b], home_.versions[b]);
@@ -244,23 +260,11 @@ void ShardBuffers::take_changes(std::span<const std::optional<std::vector<torch:
       skip();
       continue;
     }
-    const auto value = [&](std::size_t b) -> const void* {
+    const auto value_of = [&](std::size_t b) -> const void* {
       if (hands_in[b] == 0) return nullptr;
       return ((*shard)[b].defined() ? (*shard)[b] : begin(0, b)).const_data_ptr();
     };
-    std::vector<const void*> values;
-    std::vector<const void*> before;
-    for (const auto b : averaged_) {
-      values.push_back(value(b));
-      before.push_back(begin(0, b).const_data_ptr());
-    }
-    if (mean_) mean_->take(0, values, before);
-    if (!std::exchange(is_first, false)) continue;
-    for (std::size_t b = 0; b < buffers_.size(); ++b) {
-      const auto& entry = exchange_.plan().buffers()[b];
-      if (value(b) == nullptr || entry.bytes == 0) continue;
-      std::memcpy(exchange_.nodes().arena().data() + entry.offset, value(b), entry.bytes);
-    }
+    take(0, value_of, std::exchange(is_first, false), false);
   }
 }
 
@@ -278,18 +282,17 @@ void ShardBuffers::publish() {
   if (entries.empty()) return;
   const auto bytes = entries.back().offset + entries.back().bytes - entries.front().offset;
   const auto& memory = exchange_.memory();
-  memory.send({{exchange_.nodes().arena().data() + entries.front().offset, bytes}});
+  memory.send({{published_buffer(exchange_.nodes(), exchange_.group().rank(), 0), bytes}});
   if (own_firsts_) memory.send({{own_firsts_->data(), own_bytes_ * logical_.size()}});
 }
 
-void ShardBuffers::finish(const ShardBoard& board, const std::vector<std::int64_t>& dropped,
-                          bool is_due) {
+void ShardBuffers::apply(const StepFacts&) {
   if (mean_) mean_->barrier();
-  finish_shared(board);
+  finish(0, false, worker_of_first(board_, [](const auto& one) { return one.first_ran; }));
+  const bool is_due = replica_parameters_ != nullptr && replica_parameters_->is_due();
   for (std::size_t l = 0; own_firsts_ && l < logical_.size(); ++l) {
-    if (std::ranges::find(dropped, static_cast<std::int64_t>(l)) == dropped.end()) {
-      finish_replicas(board, l);
-    }
+    if (replica_parameters_ != nullptr && !replica_parameters_->took_part(l)) continue;
+    finish(l, true, worker_of_first(board_, [&](const auto& one) { return one.own_first_ran[l]; }));
   }
   for (std::size_t b = 0; is_due && b < buffers_.size(); ++b) {
     if (is_per_replica(b)) become_one(b);
@@ -297,33 +300,21 @@ void ShardBuffers::finish(const ShardBoard& board, const std::vector<std::int64_
   restore();
 }
 
-void ShardBuffers::finish_shared(const ShardBoard& board) {
-  const int first = worker_of_first(board, [](const ShardHeader& one) { return one.first_ran; });
+/// Of the per-replica buffers of that logical worker, or of the others. `first` is the rank that
+/// had the first of their shards that ran; −1: none did.
+void ShardBuffers::finish(std::size_t logical, bool per_replica, int first) {
   if (first < 0) return;
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     const int keeper = keeper_of(first, b);
-    if (is_per_replica(b) || rules_[b] == BufferRule::keep || keeper < 0) continue;
-    copy_bytes(begin_[0][b],
-               exchange_.nodes().arena().block(keeper) + exchange_.plan().buffers()[b].offset);
-  }
-  for (std::size_t k = 0; k < averaged_.size(); ++k) {
-    if (is_per_replica(averaged_[k]) || !mean_->changed(k)) continue;
-    mean_->mean(k, {0, mean_->nodes().size()}, begin_[0][averaged_[k]].data_ptr());
-  }
-}
-
-void ShardBuffers::finish_replicas(const ShardBoard& board, std::size_t logical) {
-  const int first =
-      worker_of_first(board, [&](const ShardHeader& one) { return one.own_first_ran[logical]; });
-  if (first < 0) return;
-  for (std::size_t b = 0; b < buffers_.size(); ++b) {
-    if (!is_per_replica(b) || rules_[b] == BufferRule::keep) continue;
-    copy_bytes(begin_[logical][b], own_first(first, logical, b));
+    if (is_per_replica(b) != per_replica || rules_[b] == BufferRule::keep || keeper < 0) continue;
+    copy_bytes(begin_[logical][b], published(keeper, logical, b));
   }
   if (!mean_) return;
-  const auto nodes = nodes_of(mean_->nodes(), logical_)[logical];
+  const auto all = mean_->nodes();
+  const auto nodes = per_replica ? nodes_of(all, logical_)[logical] : NodeRange{0, all.size()};
   for (std::size_t k = 0; k < averaged_.size(); ++k) {
-    if (!is_per_replica(averaged_[k]) || !mean_->changed(k, logical)) continue;
+    if (is_per_replica(averaged_[k]) != per_replica) continue;
+    if (!(per_replica ? mean_->changed(k, logical) : mean_->changed(k))) continue;
     mean_->mean(k, nodes, begin_[logical][averaged_[k]].data_ptr());
   }
 }

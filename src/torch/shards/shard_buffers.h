@@ -22,29 +22,35 @@
 #include "sync/step/buffer_mean.h"
 #include "sync/step/shard_board.h"
 #include "sync/step/step_exchange.h"
+#include "sync/step/step_part.h"
 #include "torch/model/wrapped_model.h"
 #include "torch/shards/keeper_board.h"
 #include "tutti/trainer.h"
 
 namespace tutti {
 
-class ShardBuffers {
+class ReplicaParameters;
+
+/// A part of a step. Follows ReplicaParameters, which know the dropped logical workers.
+class ShardBuffers : public StepPart {
  public:
-  /// Sends rank 0's buffers to all. `keepers`, null without a pipeline, have the buffers behind the
-  /// parameters, and are kept as a reference. Collective.
-  ShardBuffers(const WrappedModel& model, StepExchange& exchange, const TrainerOptions& options,
-               const KeeperBoard* keepers);
+  /// Sends rank 0's buffers to all. `first_shard` is this worker's. `keepers`, null without a
+  /// pipeline, have the buffers behind the parameters; `replicas` may be null. Keeps references.
+  /// Collective.
+  ShardBuffers(const WrappedModel& model, StepExchange& exchange, const ShardBoard& board,
+               const TrainerOptions& options, std::int64_t first_shard,
+               const ReplicaParameters* replicas, const KeeperBoard* keepers);
 
   /// Rank 0's present values become those of the step's begin; per-replica ones that were
   /// `written`, or differ from the last step's values, become those of all logical workers.
   /// Collective.
   void send_from_first_rank(const std::vector<std::uint8_t>& written = {});
-  /// The same, for all logical workers' after they were filled. Collective.
-  void send_all_from_first_rank();
+  /// The same, for all logical workers' after they were filled.
+  void resume() override;
   /// Throws if a buffer is not what the last step left, of that logical worker.
   void require_untouched(std::size_t logical = 0) const;
 
-  void open(std::int64_t first_shard);
+  void open(const StepFacts& step) override;
   /// Restores the logical worker's values of the step's begin.
   void restore(std::size_t logical = 0);
   /// Takes the values that a shard of that logical worker has left. The first shard that ran, of
@@ -67,7 +73,7 @@ class ShardBuffers {
   Place place() const;
   void put_back(const Place& place);
   /// The values are again where they were when this object was made.
-  void settle() noexcept;
+  void move_back() noexcept;
   /// Copies of the buffers that have other bytes than at the step's begin; undefined of the others.
   std::vector<torch::Tensor> changes();
   /// Takes what this worker's shards left, in their order: changes(), or nothing of a shard that
@@ -76,11 +82,11 @@ class ShardBuffers {
   void take_changes(std::span<const std::optional<std::vector<torch::Tensor>>> shards,
                     std::span<const std::uint8_t> hands_in);
 
-  void publish();
-  /// Sets the values after the step, once all have published. Those of the `dropped` logical
-  /// workers stay; with `is_due`, per-replica ones are made equal: means of the copies, or the
-  /// first's.
-  void finish(const ShardBoard& board, const std::vector<std::int64_t>& dropped, bool is_due);
+  void publish() override;
+  /// Sets the values after the step. Those of dropped logical workers stay; where an averaging is
+  /// due, per-replica ones are made equal: means of the copies, or the first's.
+  void apply(const StepFacts& step) override;
+  void drop() noexcept override { restore(); }
 
   /// The values that the last step left, the first logical worker's where they are per replica.
   NamedTensors tensors() const;
@@ -99,12 +105,17 @@ class ShardBuffers {
   void spread(std::size_t buffer);
   /// The rank among those of `first`'s shards that has changed the buffer; −1: none has.
   int keeper_of(int first, std::size_t buffer) const;
-  std::byte* own_first(int rank, std::size_t logical, std::size_t buffer) const;
-  void finish_shared(const ShardBoard& board);
-  void finish_replicas(const ShardBoard& board, std::size_t logical);
+  /// Where that worker publishes its value, of that logical worker where there are several.
+  std::byte* published(int rank, std::size_t logical, std::size_t buffer) const;
+  template <class ValueOf>
+  void take(std::size_t logical, const ValueOf& value_of, bool is_first, bool is_first_of_logical);
+  void finish(std::size_t logical, bool per_replica, int first);
   void become_one(std::size_t buffer);
 
   StepExchange& exchange_;
+  const ShardBoard& board_;
+  const ReplicaParameters* replica_parameters_;  ///< null without
+  std::int64_t first_shard_;
   std::string name_;  ///< of the Trainer, in errors
   std::optional<std::chrono::milliseconds> deadline_;
   NamedTensors buffers_;

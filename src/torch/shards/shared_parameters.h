@@ -19,13 +19,14 @@
 #include <utility>
 #include <vector>
 
+#include "sync/step/step_part.h"
 #include "sync/update/shared_model.h"
 #include "torch/model/wrapped_model.h"
 #include "tutti/group.h"
 
 namespace tutti {
 
-class SharedParameters {
+class SharedParameters : public StepPart {
  public:
   /// Rank 0's values move into `shared`, and every worker's tensors onto it: their addresses change
   /// here, and with show(), and never else. Collective.
@@ -33,7 +34,7 @@ class SharedParameters {
   /// Every tensor that still lies where it was put gets memory of its own, with the same values:
   /// what is done to the model from now on, each worker does for itself. Where there is no memory
   /// for that, an error is logged.
-  ~SharedParameters();
+  ~SharedParameters() override;
   SharedParameters(const SharedParameters&) = delete;
   SharedParameters& operator=(const SharedParameters&) = delete;
 
@@ -55,6 +56,8 @@ class SharedParameters {
   bool was_written(std::size_t parameter) const;
   /// All values may have changed, and are good: torch's checks for stale saved tensors get to know.
   void written();
+  void commit(StepFacts&) override { written(); }
+  void resume() override { written(); }
   /// The tensors of these parameters are views of that copy from now on: for torch they are the
   /// same tensors as before, with other values.
   void show(const SharedModel& copy, std::span<const std::uint32_t> parameters);

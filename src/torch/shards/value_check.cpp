@@ -1,15 +1,22 @@
 #include "torch/shards/value_check.h"
 
+#include <fmt/format.h>
+
+#include <utility>
+
 #include "kernels/hash.h"
 #include "sync/step/digest_check.h"
+#include "tutti/error.h"
 
 namespace tutti {
 
-ValueCheck::ValueCheck(const Plan& plan, int rank, int size, std::int64_t every)
-    : plan_(plan), rank_(rank), size_(size), every_(every) {}
+ValueCheck::ValueCheck(StepExchange& exchange, const WrappedModel& model, std::int64_t every,
+                       std::string name)
+    : exchange_(exchange), model_(model), every_(every), name_(std::move(name)) {}
 
 void ValueCheck::add(const SharedModel& copy, const std::vector<std::uint32_t>& parameters) {
-  for (const auto& range : tile_share(plan_, parameters, rank_, size_)) {
+  const auto& team = exchange_.nodes().team();
+  for (const auto& range : tile_share(exchange_.plan(), parameters, team.rank, team.size())) {
     pieces_.push_back({&copy, range});
   }
 }
@@ -19,7 +26,7 @@ bool ValueCheck::due(std::int64_t step) const {
 }
 
 std::uint64_t ValueCheck::digest_of(const Piece& piece) const {
-  const auto element = size_of(plan_.parameters()[piece.range.parameter].spec.dtype);
+  const auto element = size_of(exchange_.plan().parameters()[piece.range.parameter].spec.dtype);
   const auto* const values = piece.copy->value(piece.range.parameter);
   return digest(values + static_cast<std::size_t>(piece.range.begin) * element,
                 static_cast<std::size_t>(piece.range.end - piece.range.begin) * element);
@@ -32,11 +39,17 @@ void ValueCheck::expect(std::int64_t step) {
   for (const auto& piece : pieces_) digests_.push_back(digest_of(piece));
 }
 
-std::optional<std::uint32_t> ValueCheck::first_changed() const {
+void ValueCheck::judge(StepFacts&) {
+  if (!expects_) return;
   for (std::size_t i = 0; i < digests_.size(); ++i) {
-    if (digest_of(pieces_[i]) != digests_[i]) return pieces_[i].range.parameter;
+    if (digest_of(pieces_[i]) == digests_[i]) continue;
+    throw InvalidArgument(fmt::format(
+        "parameter \"{}\" of \"{}\" was changed between steps, or by a shard, in a way that torch "
+        "does not count (data(), a pointer); all workers share it, so each one's change would "
+        "count: change values inside trainer.edit()",
+        model_.name(pieces_[i].range.parameter), name_));
   }
-  return {};
+  exchange_.protocol().barrier("the check of parameters in");
 }
 
 }  // namespace tutti

@@ -5,22 +5,25 @@
 // the one copy that all read when the step before is over, and again when all shards of the step
 // have run.
 //
-// Threads: one. Failure: none of its own.
+// Threads: one. Failure: InvalidArgument names the parameter.
 
 #include <cstdint>
-#include <optional>
+#include <string>
 #include <vector>
 
-#include "sync/plan/plan.h"
 #include "sync/plan/tile_share.h"
+#include "sync/step/step_exchange.h"
+#include "sync/step/step_part.h"
 #include "sync/update/shared_model.h"
+#include "torch/model/wrapped_model.h"
 
 namespace tutti {
 
-class ValueCheck {
+class ValueCheck : public StepPart {
  public:
-  /// Checks in the steps of is_checked_step() from 2 on. Keeps a reference to the plan.
-  ValueCheck(const Plan& plan, int rank, int size, std::int64_t every);
+  /// Checks in the steps of is_checked_step() from 2 on. Keeps references. `name` is the Trainer's.
+  ValueCheck(StepExchange& exchange, const WrappedModel& model, std::int64_t every,
+             std::string name);
   /// These parameters of that copy are looked at as well.
   void add(const SharedModel& copy, const std::vector<std::uint32_t>& parameters);
 
@@ -30,8 +33,8 @@ class ValueCheck {
   void expect(std::int64_t step);
   /// Whether the current step is checked.
   bool expects() const { return expects_; }
-  /// The first parameter of this worker's share that is not what it was.
-  std::optional<std::uint32_t> first_changed() const;
+  /// Throws where a parameter of this worker's share is not what it was.
+  void judge(StepFacts& step) override;
 
  private:
   struct Piece {
@@ -40,10 +43,10 @@ class ValueCheck {
   };
   std::uint64_t digest_of(const Piece& piece) const;
 
-  const Plan& plan_;
-  int rank_;
-  int size_;
+  StepExchange& exchange_;
+  const WrappedModel& model_;
   std::int64_t every_;
+  std::string name_;
   std::vector<Piece> pieces_;
   std::vector<std::uint64_t> digests_;  ///< of the pieces; empty where the step is not due
   bool expects_ = false;

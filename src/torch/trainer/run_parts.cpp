@@ -29,7 +29,7 @@ void add_to(Sha256& hash, const NamedTensors& tensors) {
 void ReplicasRunPart::list(StateTensors& tensors) const {
   if (replicas_ == nullptr) return;
   append_views(tensors[StateFile::per_replica], replicas_->tensors());
-  if (replicas_->averaging() == nullptr) return;
+  if (replicas_->position().moved.empty()) return;  // without an averaging policy
   append_views(tensors[StateFile::averaging], replicas_->kept_tensors());
 }
 

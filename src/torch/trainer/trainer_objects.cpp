@@ -137,8 +137,7 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   update = std::make_unique<PartitionedUpdate>(*exchange, *board, *shared, sources,
                                                std::move(rules.kernels), torch_optimizers.get(),
                                                options.clip);
-  values = std::make_unique<ValueCheck>(exchange->plan(), team.rank, team.size(),
-                                        options.desync_check_every);
+  values = std::make_unique<ValueCheck>(*exchange, model, options.desync_check_every, options.name);
   std::vector<std::uint32_t> all;
   for (std::uint32_t p = 0; p < model.parameters().size(); ++p) {
     if (!model.is_per_replica(p) || replicas->has_first()) all.push_back(p);
@@ -146,10 +145,10 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   values->add(*shared, all);
   if (replicas) replicas->add_to(*values);
   if (options.pipeline) {
-    keepers = std::make_unique<KeeperBoard>(exchange->memory(),
-                                            model.parameters().size() + model.buffers().size());
+    keepers = std::make_unique<KeeperBoard>(exchange->memory(), model, options.name);
   }
-  buffers = std::make_unique<ShardBuffers>(model, *exchange, options, keepers.get());
+  buffers = std::make_unique<ShardBuffers>(model, *exchange, *board, options, mine.begin,
+                                           replicas.get(), keepers.get());
   if (options.audit_every > 0) {
     audit =
         std::make_unique<Audit>(*exchange, model, states, assignment_of(options, group.size()),
@@ -221,18 +220,16 @@ void TrainerObjects::leave_audits_out(const std::string& why) {
 /// Each phase of a step calls them in this order.
 void TrainerObjects::list_step_parts() {
   step_parts.add(*notes);
-  step_parts.add<ValuesStepPart>(*values, *exchange, model, options.name);
-  if (keepers) step_parts.add<KeepersStepPart>(*keepers, model, options.name);
+  step_parts.add(*values);
+  if (keepers) step_parts.add(*keepers);
   if (audit) step_parts.add(*audit);
   if (classifiers) step_parts.add<ClassifiersStepPart>(*classifiers, exchange->nodes());
   step_parts.add<UpdateStepPart>(*update, sources);
   step_parts.add<DropsStepPart>(scale_rule, scale, dropped_in_a_row, options.max_consecutive_drops,
                                 group.rank() == 0);
-  if (replicas) {
-    step_parts.add<ReplicasStepPart>(*replicas, options.clip, options.max_consecutive_drops);
-  }
-  step_parts.add<BuffersStepPart>(*buffers, *board, replicas.get(), mine.begin);
-  step_parts.add<ParametersStepPart>(*parameters);
+  if (replicas) step_parts.add(*replicas);
+  step_parts.add(*buffers);
+  step_parts.add(*parameters);
   if (averages) step_parts.add<AveragesStepPart>(*averages, *exchange, between);
   step_parts.add<StatesStepPart>(states, replicas.get());
 }
