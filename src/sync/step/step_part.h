@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,6 +54,7 @@ struct StepFacts {
   /// From commit() on: logical workers whose part is dropped of a step that is applied.
   std::vector<std::int64_t> dropped_locally = {};
   bool shrank = false;        ///< from end() on: the loss scale, for gradients not finite
+  bool ends_epoch = false;    ///< from end() on: its samples are the last ones of an epoch
   std::string diverged = {};  ///< from end() on: why the run has to end; empty: it need not
 };
 
@@ -101,6 +103,8 @@ class StepParts {
     own_.push_back(std::move(part));
     return added;
   }
+
+  std::span<StepPart* const> list() const { return parts_; }
 
   void open(const StepFacts& step) const;
   void publish() const;

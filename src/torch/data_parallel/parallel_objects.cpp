@@ -105,11 +105,7 @@ void ParallelObjects::list_step_parts() {
   step_parts.add<WrappedModelStepPart>(model, hooked, *exchange, memory, generator);
   step_parts.add(*weights);
   step_parts.add<CommonBuffersStepPart>(*exchange, memory, model.buffers());
-  if (coded) {
-    step_parts.add<MessageSumsStepPart>(*exchange, *coded);
-  } else {
-    step_parts.add<NodeSumsStepPart>(*exchange);
-  }
+  step_parts.add<SumsStepPart>(*exchange, coded.get());
   step_parts.add<SourcesStepPart>(sources);
   step_parts.add<RowTensorsStepPart>(model, *exchange, *rows, *gradients);
   step_parts.add(*placed);

@@ -27,8 +27,14 @@ void CommonBuffersStepPart::commit(StepFacts&) {
   }
 }
 
-void MessageSumsStepPart::apply(const StepFacts&) {
-  fold_for_all(coded_, exchange_.nodes(), owned_.of(exchange_.nodes().team().rank));
+SumsStepPart::SumsStepPart(StepExchange& exchange, CodedGradients* coded)
+    : exchange_(exchange), coded_(coded) {
+  if (coded_ != nullptr) owned_.emplace(exchange, *coded);
+}
+
+void SumsStepPart::apply(const StepFacts&) {
+  if (coded_ == nullptr) return exchange_.fold_slices();
+  fold_for_all(*coded_, exchange_.nodes(), owned_->of(exchange_.nodes().team().rank));
 }
 
 void SourcesStepPart::judge(StepFacts& step) {

@@ -6,6 +6,7 @@
 // Threads: the one of the step. Failure: StepPart's; a gradient that a codec cannot send refuses
 // the step.
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -58,28 +59,17 @@ class CommonBuffersStepPart : public StepPart {
   const NamedTensors& buffers_;
 };
 
-/// The sum of all workers' nodes, where each of them reads it.
-class NodeSumsStepPart : public StepPart {
+/// The sum of all workers' gradients, where each of them reads it.
+class SumsStepPart : public StepPart {
  public:
-  explicit NodeSumsStepPart(StepExchange& exchange) : exchange_(exchange) {}
-  void apply(const StepFacts&) override { exchange_.fold_slices(); }
-
- private:
-  StepExchange& exchange_;
-};
-
-/// The same of messages.
-class MessageSumsStepPart : public StepPart {
- public:
-  /// Keeps references.
-  MessageSumsStepPart(const StepExchange& exchange, CodedGradients& coded)
-      : exchange_(exchange), coded_(coded), owned_(exchange, coded) {}
+  /// `coded` is null without a codec. Keeps references.
+  SumsStepPart(StepExchange& exchange, CodedGradients* coded);
   void apply(const StepFacts& step) override;
 
  private:
-  const StepExchange& exchange_;
-  CodedGradients& coded_;
-  OwnedRanges owned_;
+  StepExchange& exchange_;
+  CodedGradients* coded_;
+  std::optional<OwnedRanges> owned_;  ///< of messages
 };
 
 /// What sources of gradients prepare and count. After the part that adds them up.

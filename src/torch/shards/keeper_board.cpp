@@ -1,5 +1,7 @@
 #include "torch/shards/keeper_board.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "tutti/error.h"

@@ -39,6 +39,16 @@ void DropsStepPart::note_refused(StepFacts& step) {
                   in_a_row_, step.number, why);
 }
 
+void ProgressStepPart::end(StepFacts& step) {
+  auto& [data, epochs, turns, steps] = progress_;
+  const auto& request = notes_.request();
+  if (request) data.advance(*request, shards_);
+  step.ends_epoch = request && data.position().taken == 0;
+  ++steps;
+  if (request) epochs.moved(steps);
+  if (step.active != 0 || !turns.latest().empty()) turns.note(step.active);
+}
+
 void AveragesStepPart::settle() {
   exchange_.protocol().run_collectives(
       [&] { exchange_.group().barrier(between_.waits("averages")); });

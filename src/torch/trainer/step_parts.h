@@ -7,9 +7,13 @@
 // Threads: one. Failure: StepPart's.
 
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
+#include "run/data/data_order.h"
+#include "run/data/epoch_watch.h"
+#include "run/data/turns.h"
 #include "run/numbers/loss_scaler.h"
 #include "sync/step/gradient_source.h"
 #include "sync/step/step_exchange.h"
@@ -19,6 +23,7 @@
 #include "torch/run/between_steps.h"
 #include "torch/shards/replica_parameters.h"
 #include "torch/shards/shard_states.h"
+#include "torch/shards/step_notes.h"
 
 namespace tutti {
 
@@ -60,6 +65,40 @@ class DropsStepPart : public StepPart {
   std::int64_t& in_a_row_;
   std::int64_t most_;
   bool logs_;
+};
+
+/// A step is over, applied or dropped: it is counted, and its samples and its turn are behind.
+class ProgressStepPart : public StepPart {
+ public:
+  struct Progress {
+    DataOrder& data;
+    EpochWatch& epochs;
+    Turns& turns;
+    std::int64_t& steps;
+  };
+  /// Keeps references.
+  ProgressStepPart(const StepNotes& notes, const Progress& progress, std::int64_t shards)
+      : notes_(notes), progress_(progress), shards_(shards) {}
+  void end(StepFacts& step) override;
+
+ private:
+  const StepNotes& notes_;
+  Progress progress_;
+  std::int64_t shards_;
+};
+
+/// Outside of shards torch's generator stands where no shard's does. After ProgressStepPart, by
+/// whose count it is seeded.
+class GeneratorStepPart : public StepPart {
+ public:
+  explicit GeneratorStepPart(std::function<void()> seed) : seed_(std::move(seed)) {}
+  void publish() override { seed_(); }
+  void drop() noexcept override { seed_(); }
+  void end(StepFacts&) override { seed_(); }
+  void resume() override { seed_(); }
+
+ private:
+  std::function<void()> seed_;
 };
 
 class AveragesStepPart : public StepPart {

@@ -232,6 +232,9 @@ void TrainerObjects::list_step_parts() {
   step_parts.add(*parameters);
   if (averages) step_parts.add<AveragesStepPart>(*averages, *exchange, between);
   step_parts.add<StatesStepPart>(states, replicas.get());
+  step_parts.add<ProgressStepPart>(*notes, ProgressStepPart::Progress{data, epochs, turns, steps},
+                                   options.shards);
+  step_parts.add<GeneratorStepPart>([this] { seed_between_steps(); });
 }
 
 void TrainerObjects::fill_initial_states(const std::vector<std::vector<double>>& initial) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "run/data/data_order.h"
+#include "run/data/epoch_watch.h"
 #include "run/data/turns.h"
 #include "run/numbers/loss_scaler.h"
 #include "sync/coded/coded_gradients.h"
@@ -96,6 +97,7 @@ struct TrainerObjects {
   DataOrder data;
   LossScaleRule scale_rule;
   LossScaleState scale;
+  EpochWatch epochs;
   Turns turns;             ///< of steps that were about one of several models
   std::int64_t steps = 0;  ///< over, applied or dropped
   std::int64_t dropped_in_a_row = 0;

@@ -40,12 +40,11 @@ void TrainerState::drop(const std::string& why) noexcept {
   if (own_.exchange->protocol().is_open()) own_.exchange->protocol().fail(why);
   own_.runner->join();
   own_.step_parts.drop();
-  own_.seed_between_steps();
 }
 
 std::int64_t TrainerState::epoch() {
   const auto epoch = own_.data.position().epoch;
-  if (epochs_.asked(own_.steps) && own_.group.rank() == 0) {
+  if (own_.epochs.asked(own_.steps) && own_.group.rank() == 0) {
     log_warning(fmt::format(
         "epoch() of \"{}\" stands at {}, and was asked for after each of {} steps in which no "
         "shard asked for samples by shard.indices() or a ShardLoader: such steps count to no "
@@ -146,7 +145,6 @@ void TrainerState::begin_step(const Closures& closures, bool in_halves,
     only.reset();
     own_.step_parts.publish();
     own_.board->send();
-    own_.seed_between_steps();
     own_.exchange->arrive(own_.memory);
     own_.step_parts.judge(facts_);
   } catch (...) {
@@ -210,13 +208,6 @@ StepResult TrainerState::apply() {
   if (own_.pipeline) own_.pipeline->add_to(facts_.report);
   own_.step_parts.finish(facts_);
   auto result = result_of();
-  const auto& request = own_.notes->request();
-  if (request) own_.data.advance(*request, own_.options.shards);
-  result.ends_epoch = request && own_.data.position().taken == 0;
-  ++own_.steps;
-  if (request) epochs_.moved(own_.steps);
-  if (facts_.active != 0 || !own_.turns.latest().empty()) own_.turns.note(facts_.active);
-  own_.seed_between_steps();
   if (own_.values->due(step())) {
     own_.exchange->protocol().run_collectives([&] { expect_values(); });
   } else {
@@ -237,7 +228,7 @@ StepResult TrainerState::result_of() {
     return metric.name == kLossName && metric.kind != MetricKind::gather;
   });
   StepResult result;
-  result.step = step();
+  result.step = facts_.number;
   result.applied = facts_.verdict.refusal.empty();
   result.dropped_because = facts_.verdict.refusal;
   result.loss = loss != metrics.end() ? loss->value : std::numeric_limits<double>::quiet_NaN();
@@ -249,6 +240,7 @@ StepResult TrainerState::result_of() {
   result.metrics = std::move(metrics);
   result.report = facts_.report;
   result.dropped_locally = facts_.dropped_locally;
+  result.ends_epoch = facts_.ends_epoch;
   return result;
 }
 
@@ -322,11 +314,10 @@ std::optional<std::int64_t> TrainerState::load(const std::string& directory,
       if (own_.replicas) own_.replicas->bring_from_first_rank();
     };
     if (!own_.checkpoints->load(directory, options, check, spread)) return;
-    epochs_.moved(own_.steps);
+    own_.epochs.moved(own_.steps);
     resumes_ = true;
     own_.step_parts.resume();
     expect_values();
-    own_.seed_between_steps();
     step = own_.steps;
   });
   return step;

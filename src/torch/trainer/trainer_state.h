@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "job/stepping.h"
-#include "run/data/epoch_watch.h"
 #include "sync/step/step_part.h"
 #include "torch/trainer/trainer_objects.h"
 #include "tutti/trainer.h"
@@ -75,8 +74,7 @@ class TrainerState {
   std::vector<std::uint8_t> active_set_;  ///< which parameters that are, unless all
   bool resumes_ = false;                  ///< with the next step, from a checkpoint
   std::unique_ptr<Stepping> stepping_;    ///< from a step's begin to its end
-  EpochWatch epochs_;
-  StepFacts facts_;  ///< of the current step, or the last one
+  StepFacts facts_;                       ///< of the current step, or the last one
 };
 
 }  // namespace tutti
