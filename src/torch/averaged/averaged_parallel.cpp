@@ -8,6 +8,7 @@
 #include "torch/averaged/parallel_averaging.h"
 #include "torch/model/gradient_hooks.h"
 #include "torch/model/weighted_mean.h"
+#include "torch/split/noted_rows.h"
 #include "torch/split/split_layers.h"
 #include "tutti/error.h"
 

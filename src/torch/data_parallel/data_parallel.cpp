@@ -9,6 +9,7 @@
 #include "torch/data_parallel/data_parallel_state.h"
 #include "torch/model/gradient_hooks.h"
 #include "torch/model/weighted_mean.h"
+#include "torch/split/noted_rows.h"
 #include "torch/split/split_layers.h"
 #include "tutti/error.h"
 

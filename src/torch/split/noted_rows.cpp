@@ -1,10 +1,14 @@
 #include "torch/split/noted_rows.h"
 
+#include <fmt/format.h>
+
 #include <mutex>
 #include <unordered_map>
 #include <utility>
 
+#include "comm/group_state.h"
 #include "torch/split/split_layers.h"
+#include "tutti/error.h"
 
 namespace tutti {
 namespace {
@@ -56,6 +60,19 @@ std::string NotedRows::layer_of(const torch::Tensor& parameter, const std::vecto
   const auto found = all().find(parameter.unsafeGetTensorImpl());
   if (found == all().end()) return {};
   return common_ranks(found->second.ranks, ranks) > 1 ? found->second.layer : std::string();
+}
+
+void require_whole(const WrappedModel& model, const Group& group, const char* owner) {
+  if (group.size() == 1) return;
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    const auto layer = NotedRows::layer_of(model.tensor(p), group.state()->ranks());
+    if (layer.empty()) continue;
+    throw InvalidArgument(
+        fmt::format("{} is this worker's rows of a {} that is split over these workers: named "
+                    "parameters are made the same on all; make the {} of the module that has the "
+                    "layer",
+                    model.label(p), layer, owner));
+  }
 }
 
 }  // namespace tutti

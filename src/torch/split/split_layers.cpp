@@ -6,8 +6,6 @@
 #include <algorithm>
 
 #include "comm/group_state.h"
-#include "torch/model/wrapped_model.h"
-#include "torch/split/noted_rows.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -72,19 +70,6 @@ SplitLayers find_split_layers(torch::nn::Module& module, const std::vector<int>&
   };
   module.apply(torch::nn::Module::NamedModuleApplyFunction(look));
   return found;
-}
-
-void require_whole(const WrappedModel& model, const Group& group, const char* owner) {
-  if (group.size() == 1) return;
-  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
-    const auto layer = NotedRows::layer_of(model.tensor(p), group.state()->ranks());
-    if (layer.empty()) continue;
-    throw InvalidArgument(
-        fmt::format("{} is this worker's rows of a {} that is split over these workers: named "
-                    "parameters are made the same on all; make the {} of the module that has the "
-                    "layer",
-                    model.label(p), layer, owner));
-  }
 }
 
 void name_layers(torch::nn::Module& module) {

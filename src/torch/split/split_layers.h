@@ -13,12 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/group.h"
 #include "tutti/split_module.h"
 
 namespace tutti {
-
-class WrappedModel;
 
 struct SplitLayers {
   /// All that are split over the group, and those that are not split, and whose backward is one of
@@ -46,11 +43,6 @@ std::int64_t common_ranks(const std::vector<int>& one, const std::vector<int>& o
 
 /// `ranks`: job ranks of the group's members.
 SplitLayers find_split_layers(torch::nn::Module& module, const std::vector<int>& ranks);
-
-/// InvalidArgument for a parameter that is this member's rows of a layer that is split over the
-/// group: a model that is given by its tensors does not show whose rows they are. `owner` is who
-/// wraps it.
-void require_whole(const WrappedModel& model, const Group& group, const char* owner);
 
 /// Such layers learn their names in the model, for errors.
 void name_layers(torch::nn::Module& module);
