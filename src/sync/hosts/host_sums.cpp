@@ -19,9 +19,8 @@ constexpr std::size_t kMaxSlotBytes = std::size_t{8} << 20;
 /// Subtrees of one host: a tile of each fits into the staging memory.
 constexpr std::size_t kMaxSubtrees = 128;
 static_assert(kMessageBytes + kMaxSubtrees * kTile * sizeof(double) <= kMaxSlotBytes);
-std::int64_t tiles_in(const ElementRange& range) {
-  return (range.end - range.begin + kTile - 1) / kTile;
-}
+
+std::int64_t tiles_in(const ElementRange& range) { return tiles_of(range.end - range.begin); }
 
 NodeRange nodes_in(const HostSubtree& subtree) { return {subtree.begin, subtree.end}; }
 
@@ -132,8 +131,9 @@ void HostSums::add(std::span<const std::uint32_t> parameters) {
   for (int k = 0; k < pieces; ++k) {
     auto& slices = pieces_.emplace_back();
     for (int host = 0; host < layout_.hosts; ++host) {
-      slices.push_back(
-          tile_share(nodes_.plan(), touched, k * layout_.hosts + host, pieces * layout_.hosts));
+      slices.push_back({.ranges = tile_share(nodes_.plan(), touched, k * layout_.hosts + host,
+                                             pieces * layout_.hosts),
+                        .message_bytes = {}});
     }
   }
   pipeline_->add(static_cast<std::uint64_t>(pieces));
@@ -142,16 +142,17 @@ void HostSums::add(std::span<const std::uint32_t> parameters) {
 void HostSums::close() { closed_ = true; }
 
 /// Of the tiles of a slice, counted over all its ranges, each worker of this host has a share.
-std::vector<std::size_t> HostSums::visit_parts(const Slice& slice, const PartsVisit& visit) const {
+void HostSums::visit_parts(Slice& slice, const PartsVisit& visit) const {
   std::int64_t tiles = 0;
-  for (const auto& range : slice) tiles += tiles_in(range);
+  for (const auto& range : slice.ranges) tiles += tiles_in(range);
   const auto& team = layout_.team;
   const auto begin = tiles * team.rank / team.size();
   const auto end = tiles * (team.rank + 1) / team.size();
-  std::vector<std::size_t> bytes(static_cast<std::size_t>(layout_.hosts));
+  auto& bytes = slice.message_bytes;
+  bytes.assign(static_cast<std::size_t>(layout_.hosts), 0);
   std::vector<Part> parts;
   std::int64_t first = 0;
-  for (const auto& range : slice) {
+  for (const auto& range : slice.ranges) {
     const auto mine = tiles_between(range, begin - first, end - first);
     first += tiles_in(range);
     parts.clear();
@@ -163,7 +164,6 @@ std::vector<std::size_t> HostSums::visit_parts(const Slice& slice, const PartsVi
     }
     if (visit && mine.begin < mine.end) visit(mine, parts);
   }
-  return bytes;
 }
 
 /// What becomes this host's message to each other.
@@ -203,7 +203,9 @@ void HostSums::sum(std::uint64_t piece) {
 }
 
 void HostSums::visit_nodes(std::uint64_t piece, int from, int to, const Visit& visit) {
-  const auto bytes = visit_parts(slice_of(piece, to), {})[static_cast<std::size_t>(from)];
+  auto& slice = slice_of(piece, to);
+  if (slice.message_bytes.empty()) visit_parts(slice, {});
+  const auto bytes = slice.message_bytes[static_cast<std::size_t>(from)];
   const bool is_own = from == layout_.here;
   if (bytes > 0) visit({staging(is_own, piece, is_own ? to : from), bytes});
 }
@@ -211,7 +213,7 @@ void HostSums::visit_nodes(std::uint64_t piece, int from, int to, const Visit& v
 /// Sums that are neighbours in memory are one message.
 void HostSums::visit_sums(std::uint64_t piece, int from, int /*to*/, const Visit& visit) {
   std::span<std::byte> run;
-  for (const auto& range : slice_of(piece, from)) {
+  for (const auto& range : slice_of(piece, from).ranges) {
     auto* const begin = sum_at(range.parameter) + bytes_before(range);
     const auto* const end = run.data() + run.size();
     if (!run.empty() && begin - end < static_cast<std::ptrdiff_t>(kCacheLine)) {

@@ -97,7 +97,10 @@ class HostSums final : HostWork {
   };
   static constexpr std::size_t kWindow = HostPipeline::kMostUnderWay;
   /// What one host adds up of a piece.
-  using Slice = std::vector<ElementRange>;
+  struct Slice {
+    std::vector<ElementRange> ranges;
+    std::vector<std::size_t> message_bytes;  ///< by host that sends nodes of it; empty: not known
+  };
   /// What a host has of a range, and where it lies in that host's message.
   struct Part {
     const HostSubtree* subtree;
@@ -113,8 +116,8 @@ class HostSums final : HostWork {
     return subtrees_[static_cast<std::size_t>(places_[parameter])];
   }
   /// Calls `visit`, where there is one, for this worker's part of each range of a slice, with what
-  /// hosts have of it. Returns the bytes of each host's message.
-  std::vector<std::size_t> visit_parts(const Slice& slice, const PartsVisit& visit) const;
+  /// hosts have of it. Sets the bytes of each host's message.
+  void visit_parts(Slice& slice, const PartsVisit& visit) const;
   DType type_of(std::uint32_t parameter) const {
     return nodes_.plan().parameters()[parameter].node_type;
   }
@@ -125,7 +128,7 @@ class HostSums final : HostWork {
   std::size_t bytes_of(const ElementRange& range) const {
     return static_cast<std::size_t>(range.end - range.begin) * size_of(type_of(range.parameter));
   }
-  const Slice& slice_of(std::uint64_t piece, int host) const {
+  Slice& slice_of(std::uint64_t piece, int host) {
     return pieces_[piece][static_cast<std::size_t>(host)];
   }
   void post_lists();

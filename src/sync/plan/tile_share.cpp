@@ -44,7 +44,7 @@ std::vector<std::size_t> tiles_of_replicas(const Plan& plan, std::size_t logical
   for (std::size_t l = 0; l < logical; ++l) {
     for (const auto& entry : plan.parameters()) {
       const auto count = entry.spec.is_per_replica ? entry.spec.count : 0;
-      tiles.push_back(static_cast<std::size_t>((count + kTile - 1) / kTile));
+      tiles.push_back(static_cast<std::size_t>(tiles_of(count)));
     }
   }
   return tiles;

@@ -15,6 +15,8 @@ namespace tutti {
 /// Elements of a tile: what one worker owns of a parameter are whole tiles, so that nothing that is
 /// computed per tile depends on the number of workers.
 inline constexpr std::int64_t kTile = 4096;
+/// The number of tiles of so many elements; the last one may be shorter.
+constexpr std::int64_t tiles_of(std::int64_t elements) { return (elements + kTile - 1) / kTile; }
 
 /// Elements [begin, end) of a parameter.
 struct ElementRange {

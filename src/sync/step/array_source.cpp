@@ -31,7 +31,7 @@ void ArraySource::read(const ElementRange& range, const Take& take) {
 }
 
 std::size_t ArraySource::norm_blocks(std::uint32_t parameter) const {
-  return static_cast<std::size_t>((entry_of(parameter).spec.count + kTile - 1) / kTile);
+  return static_cast<std::size_t>(tiles_of(entry_of(parameter).spec.count));
 }
 
 std::byte* ArraySource::kept_at(int rank, const ElementRange& range) const {
