@@ -39,18 +39,18 @@ MessageStore::MessageStore(StepMemory& memory, const Plan& plan, Layout layout,
     : layout_(std::move(layout)),
       bucket_of_(plan.parameters().size()),
       element_at_(plan.parameters().size()),
+      kept_elements_(place(plan)),
       is_second_(layout_.logical_workers, std::vector<bool>(plan.parameters().size())),
       control_(memory.add_common<Control>(
           layout_, static_cast<std::size_t>(memory.group().state()->hosts()))),
       memory_(memory.group().allocate_common(
           std::max<std::size_t>(
-              layout_.logical_workers * bytes_of_sections<Arrays>(layout_, place(plan)), 1),
+              layout_.logical_workers * bytes_of_sections<Arrays>(layout_, kept_elements_), 1),
           fmt::format("messages of \"{}\" for {} logical workers", name,
                       layout_.logical_workers))) {
-  const auto elements = place(plan);
   Sections at(memory_.data());
   for (std::size_t l = 0; l < layout_.logical_workers; ++l) {
-    arrays_.emplace_back(at, layout_, elements);
+    arrays_.emplace_back(at, layout_, kept_elements_);
   }
 }
 

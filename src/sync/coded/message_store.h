@@ -127,6 +127,7 @@ class MessageStore {
   Layout layout_;
   std::vector<std::size_t> bucket_of_;        ///< per parameter
   std::vector<std::size_t> element_at_;       ///< per parameter: its first in what is kept
+  std::size_t kept_elements_;                 ///< of one of Kept, of a logical worker
   std::vector<std::vector<bool>> is_second_;  ///< true: the second of the two buffers is current
   Control control_;
   SharedMemory memory_;         ///< arrays_
