@@ -87,6 +87,7 @@ void WorkerOutput::take(Stream stream, std::string_view bytes) {
   from.rest += bytes;
   if (from.rest.size() > kLongestLine)
     print(stream, std::string(last_state(std::exchange(from.rest, {}))));
+  write_log();
   if (from.rest.find('\r') == std::string::npos) return;
   const std::string shown(last_state(from.rest));
   from.rest = fmt::format("\r{}{}", shown, from.rest.ends_with('\r') ? "\r" : "");
@@ -96,11 +97,12 @@ void WorkerOutput::take(Stream stream, std::string_view bytes) {
 void WorkerOutput::finish(Stream stream) {
   const std::string rest = std::exchange(part(stream).rest, {});
   if (const auto line = last_state(rest); !line.empty()) print(stream, std::string(line));
+  write_log();
 }
 
 void WorkerOutput::print(Stream stream, std::string line) {
   if (takes_line_ && takes_line_(line)) return;
-  log(line);
+  if (log_) logged_.append(line).push_back('\n');
   const Part& from = part(stream);
   if (from.shows_rewriting) output_->show(stream, "");
   if (is_stack_frame(line)) {
@@ -139,11 +141,13 @@ Written WorkerOutput::written() const {
 void WorkerOutput::start_again(std::string_view line) {
   for (Part& each : parts_) each.rest.clear();
   remembered_ = {};
-  log(line);
+  if (log_) logged_.append(line).push_back('\n');
+  write_log();
 }
 
-void WorkerOutput::log(std::string_view line) {
-  if (!log_ || write_all(log_.get(), fmt::format("{}\n", line))) return;
+void WorkerOutput::write_log() {
+  const std::string lines = std::exchange(logged_, {});
+  if (lines.empty() || write_all(log_.get(), lines)) return;
   output_->line(
       Stream::error, "",
       fmt::format("tutti run: cannot write {}: {}; it ends here", log_file_, error_text(errno)));

@@ -63,12 +63,13 @@ class WorkerOutput {
   };
   Part& part(Stream stream) { return parts_[stream == Stream::out ? 0 : 1]; }
   void print(Stream stream, std::string line);
-  void log(std::string_view line);
+  void write_log();
 
   Output* output_;
   std::function<bool(const std::string&)> takes_line_;
   std::array<Part, 2> parts_;
   FileDescriptor log_;  // not for the workers
+  std::string logged_;  ///< lines that write_log() writes at once
   std::string log_file_;
   struct Remembered {
     std::deque<std::string> last_lines = {};
