@@ -41,12 +41,14 @@ struct Team {
   int rank = 0;              ///< this worker's place among them
   int size() const { return static_cast<int>(members.size()); }
   int member(int rank) const { return members[static_cast<std::size_t>(rank)]; }
-  /// Who of them does what is one member's: itself, or where it is on another host, another one.
+  /// Returns the place of whoever does here what is that member's to do: of the member itself or,
+  /// where it is on another host, of another one.
   int deputy_of(int member) const;
 };
 
 struct HostLayout {
-  /// Of the member `rank` of a group whose members are on these hosts, numbered from 0.
+  /// Returns the layout as member `rank` sees it. `host_of` has each member's host, numbered from
+  /// 0.
   static HostLayout of(std::vector<int> host_of, int rank);
 
   std::vector<int> host_of;  ///< by member

@@ -89,13 +89,13 @@ class HostPipeline {
   std::uint64_t through(Stage stage) const { return count(layout_.team.rank, stage); }
   /// Job ranks of this host's members that are behind this one, which has come through so many.
   RankSet behind(Stage stage, std::uint64_t pieces) const;
-  /// Whose part the oldest piece waits for that this member has not collected. Exactly those:
-  /// workers who seem to wait for one another would be told so.
+  /// Returns the job ranks on whose part the oldest piece waits that this member has not collected.
+  /// It names no others: workers who seem to wait for one another would be told so.
   RankSet late() const;
 
  private:
   std::uint64_t count(int team_member, Stage stage) const;
-  /// Of all of this host's members.
+  /// Returns the least count of this host's members.
   std::uint64_t least(Stage stage) const;
   /// The driver's word of a piece, and whether it tells of that piece.
   std::atomic<std::uint64_t>& word_of(Words Counters::*words, std::uint64_t piece) const {
@@ -120,7 +120,7 @@ class HostPipeline {
   Options options_;
   std::uint64_t epoch_ = 0;
   std::uint64_t end_ = 0;
-  // Of the driver: pieces of which was posted what comes, and what leaves.
+  // The driver has posted what comes, and what leaves, of so many pieces.
   std::uint64_t received_ = 0;
   std::uint64_t sent_nodes_ = 0;
   std::uint64_t sent_sums_ = 0;

@@ -80,7 +80,7 @@ void HostTransfer::visit_ranges(std::uint64_t piece, int host, const RangeVisit&
   }
 }
 
-/// Of each subtree the same elements.
+/// Folds the same elements of each subtree.
 void HostTransfer::fold(std::uint64_t piece) {
   if (!reduces(op_.kind_)) return;
   for (int host = 0; host < hosts_.hosts; ++host) {

@@ -20,7 +20,7 @@ namespace tutti {
 
 class HostTransfer final : public HostWork {
  public:
-  /// Of an operation whose chunk 0 is the lane's piece `first`. Keeps a reference.
+  /// Chunk 0 of the operation is the lane's piece `first`. Keeps a reference.
   HostTransfer(const Transfer& operation, std::uint64_t first);
 
   void stage(std::uint64_t piece) override { op_.stage(piece - first_, piece); }
@@ -33,7 +33,7 @@ class HostTransfer final : public HostWork {
  private:
   using Range = Transfer::Range;
   Range range_of(std::uint64_t piece) const { return op_.chunk_range(piece - first_); }
-  /// Of a chunk's memory, what a host adds up.
+  /// Returns the elements of a chunk's memory that a host adds up.
   Range slice_of(std::uint64_t piece, int host) const {
     return Transfer::cut({0, range_of(piece).count()}, host, hosts_.hosts);
   }
