@@ -22,12 +22,6 @@
 namespace tutti {
 namespace {
 
-std::vector<int> all_ranks(const Job& job) {
-  std::vector<int> ranks(static_cast<std::size_t>(job.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
 Operation make(OperationKind kind, ConstView in, View out, const CollectiveOptions& options) {
   Operation operation;
   operation.kind = kind;
@@ -150,6 +144,12 @@ Work start_work(const std::shared_ptr<GroupState>& group, Operation operation) {
 }
 
 }  // namespace
+
+std::vector<int> all_ranks(const Job& job) {
+  std::vector<int> ranks(static_cast<std::size_t>(job.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
 
 Group::Group(const Job& job, std::string name, const GroupOptions& options)
     : Group(job, all_ranks(job), std::move(name), options) {}

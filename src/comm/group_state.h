@@ -22,6 +22,9 @@ class GroupLanes;
 class HostCopies;
 class HostLink;
 
+/// Ranks of all workers of the job.
+std::vector<int> all_ranks(const Job& job);
+
 /// Of groups that the library makes for itself: never are two of their calls under way, or they are
 /// messages, which are taken in their order.
 inline constexpr GroupOptions kOneLane{.lanes = 1};

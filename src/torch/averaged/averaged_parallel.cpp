@@ -2,11 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
-
 #include "comm/group_state.h"
 #include "torch/averaged/parallel_averaging.h"
 #include "torch/model/gradient_hooks.h"
+#include "torch/model/settings.h"
 #include "torch/model/weighted_mean.h"
 #include "torch/split/noted_rows.h"
 #include "torch/split/split_layers.h"
@@ -19,12 +18,8 @@ void require_options(const AveragingPolicyPointer& policy, const AveragedParalle
   if (policy == nullptr) throw InvalidArgument("AveragedParallel without an averaging policy");
   validate(*policy);
   if (options.fusion < 1) throw InvalidArgument("fusion must be at least 1");
-  if (options.first_step < 1) {
-    throw InvalidArgument(fmt::format("first_step {}: steps count from 1", options.first_step));
-  }
-  if (options.deadline && options.deadline->count() <= 0) {
-    throw InvalidArgument("the deadline must be positive");
-  }
+  require_first_step(options.first_step);
+  require_deadline(options.deadline);
 }
 
 /// What is sent at the start changes parameters, which must not be a Trainer's.
@@ -65,9 +60,7 @@ WrappedModel wrapped(torch::nn::Module& module, const SplitLayers& layers,
 AveragedParallel::AveragedParallel(const Job& job, torch::nn::Module& module,
                                    AveragingPolicyPointer policy,
                                    const AveragedParallelOptions& options) {
-  std::vector<int> ranks(static_cast<std::size_t>(job.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  const auto layers = find_split_layers(module, ranks);
+  const auto layers = find_split_layers(module, all_ranks(job));
   state_ = start([&] { return Group(job, options.name, kOneLane); },
                  wrapped(module, layers, options), layers, std::move(policy), options);
   name_layers(module);

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
-
 #include "comm/group_state.h"
 #include "torch/data_parallel/data_parallel_settings.h"
 #include "torch/data_parallel/data_parallel_state.h"
@@ -55,9 +53,7 @@ void DataParallel::start(const std::function<Group()>& group_of, int workers, Wr
 
 DataParallel::DataParallel(const Job& job, torch::nn::Module& module,
                            const DataParallelOptions& options) {
-  std::vector<int> ranks(static_cast<std::size_t>(job.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  auto layers = find_split_layers(module, ranks);
+  auto layers = find_split_layers(module, all_ranks(job));
   auto roles = roles_of(options, layers);
   start([&] { return Group(job, options.name, kOneLane); }, job.size(), WrappedModel(module, roles),
         std::move(layers), options);

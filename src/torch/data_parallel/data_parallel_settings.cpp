@@ -47,14 +47,10 @@ void require_options(const DataParallelOptions& options) {
     throw InvalidArgument("fusion and first_fusion must be at least 1");
   }
   validate(options.compression);
-  if (options.first_step < 1) {
-    throw InvalidArgument(fmt::format("first_step {}: steps count from 1", options.first_step));
-  }
+  require_first_step(options.first_step);
   if (options.desync_check_every < 0)
     throw InvalidArgument("desync_check_every must not be negative");
-  if (options.deadline && options.deadline->count() <= 0) {
-    throw InvalidArgument("the deadline must be positive");
-  }
+  require_deadline(options.deadline);
 }
 
 void require_owners(const WrappedModel& model, int workers) {

@@ -78,9 +78,7 @@ void require_options(const TrainerOptions& options) {
   if (options.hash_every < 0) throw InvalidArgument("hash_every must not be negative");
   if (options.hash_every > 0 && options.log.empty())
     throw InvalidArgument("hash_every without a log");
-  if (options.deadline && options.deadline->count() <= 0) {
-    throw InvalidArgument("the deadline must be positive");
-  }
+  require_deadline(options.deadline);
 }
 
 void require_per_replica(const TrainerOptions& options, const WrappedModel& model) {
