@@ -157,7 +157,7 @@ class Worker {
     for (std::size_t call = 0; call < wanted_.calls; ++call) {
       const tutti::View x = span(which, call);
       if (wanted_.is_started) {
-        works[call] = group.start_all_reduce(x, x, tutti::Reduction::max);
+        works[call] = group.start().all_reduce(x, x, tutti::Reduction::max);
       } else {
         group.all_reduce(x, tutti::Reduction::max);
       }

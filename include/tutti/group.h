@@ -60,7 +60,7 @@ struct CollectiveOptions {
 /// given to the call belongs to the group until wait() returns. A call that writes memory of
 /// another one of the group that was not waited for, or touches what that one writes, is
 /// InvalidArgument at its start.
-class Work {
+class [[nodiscard]] Work {
  public:
   Work() = default;
   /// `after_all`: done when all calls before it are, too, as a barrier is.
@@ -100,7 +100,78 @@ class SharedMemory {
   std::shared_ptr<void> owner_;
 };
 
-class Group {
+/// The collectives of a group. Those of Group itself return when the result is there (Result is
+/// void); those of Group::start() return a Work.
+template <class Result>
+class Collectives {
+ public:
+  // `inout` is replaced by the result; with separate spans they must not overlap. Counts are in
+  // elements. Zero elements are legal.
+  Result all_reduce(View inout, Reduction reduction, const CollectiveOptions& options = {}) const;
+  Result all_reduce(ConstView in, View out, Reduction reduction,
+                    const CollectiveOptions& options = {}) const;
+  /// Only `root` gets the result; other members' `out` may be empty and is not written.
+  Result reduce(ConstView in, View out, Reduction reduction, int root,
+                const CollectiveOptions& options = {}) const;
+  /// `in` holds size() equal parts; `out` gets the reduced part of this rank. `out` may be the own
+  /// part of `in`.
+  Result reduce_scatter(ConstView in, View out, Reduction reduction,
+                        const CollectiveOptions& options = {}) const;
+  /// Part r of `in` has `counts[r]` elements; `out.count` must be counts[rank()]. All members give
+  /// the same counts.
+  Result reduce_scatter_variable(ConstView in, View out, std::span<const std::int64_t> counts,
+                                 Reduction reduction, const CollectiveOptions& options = {}) const;
+  /// `out` holds size() equal parts in rank order. `in` may be the own part of `out`.
+  Result all_gather(ConstView in, View out, const CollectiveOptions& options = {}) const;
+  /// Part r of `out` has `counts[r]` elements; `in.count` must be counts[rank()]. All members give
+  /// the same counts.
+  Result all_gather_variable(ConstView in, View out, std::span<const std::int64_t> counts,
+                             const CollectiveOptions& options = {}) const;
+  /// As all_gather, for `root` alone; other members' `out` may be empty and is not written.
+  Result gather(ConstView in, View out, int root, const CollectiveOptions& options = {}) const;
+  /// As all_gather_variable, for `root` alone.
+  Result gather_variable(ConstView in, View out, std::span<const std::int64_t> counts, int root,
+                         const CollectiveOptions& options = {}) const;
+  Result broadcast(View inout, int root, const CollectiveOptions& options = {}) const;
+  /// `in` of `root` holds size() equal parts in rank order, and `out` gets that of this rank; other
+  /// members' `in` may be empty and is not read. `out` may be the own part of `in`.
+  Result scatter(ConstView in, View out, int root, const CollectiveOptions& options = {}) const;
+  /// As scatter, where part r has `counts[r]` elements. All members give the same counts.
+  Result scatter_variable(ConstView in, View out, std::span<const std::int64_t> counts, int root,
+                          const CollectiveOptions& options = {}) const;
+  /// `in` and `out` hold size() equal parts each: part r of `in` becomes part rank() of rank r's
+  /// `out`. They must not overlap.
+  Result all_to_all(ConstView in, View out, const CollectiveOptions& options = {}) const;
+  /// Part r of `in`, which has `given[r]` elements, becomes part rank() of rank r's `out`, for
+  /// which that one's `taken[rank()]` must be the same; else all members get a Mismatch that names
+  /// both.
+  Result all_to_all_variable(ConstView in, std::span<const std::int64_t> given, View out,
+                             std::span<const std::int64_t> taken,
+                             const CollectiveOptions& options = {}) const;
+  /// Returns when all members have called it, and all calls that this member made before it, on any
+  /// lane, are complete here.
+  Result barrier(const CollectiveOptions& options = {}) const;
+
+  /// Gives `to` what its receive() of this rank takes. Messages from one member to another are
+  /// taken in the order in which they were sent; those of other pairs, and the other direction, are
+  /// apart. Both sides compare element type, count and label. Returns when `in` may be used again,
+  /// which may be only once the receiver has come: of two members that both send first, each waits
+  /// for the other, unless they start them. InvalidArgument without a connect() for the two.
+  Result send(ConstView in, int to, const CollectiveOptions& options = {}) const;
+  Result receive(View out, int from, const CollectiveOptions& options = {}) const;
+
+ protected:
+  explicit Collectives(std::shared_ptr<GroupState> state) : state_(std::move(state)) {}
+
+  std::shared_ptr<GroupState> state_;
+
+ private:
+  friend class Group;
+};
+extern template class Collectives<void>;
+extern template class Collectives<Work>;
+
+class Group : public Collectives<void> {
  public:
   /// All workers of the job. Collective.
   explicit Group(const Job& job, std::string name = "world", const GroupOptions& options = {});
@@ -127,113 +198,21 @@ class Group {
   /// is touched. Refused as above. Collective.
   SharedMemory allocate_common(std::size_t bytes, std::string_view what = "shared memory") const;
 
-  // Blocking collectives. `inout` is replaced by the result; with separate spans they must not
-  // overlap. Counts are in elements. Zero elements are legal.
-  void all_reduce(View inout, Reduction reduction, const CollectiveOptions& options = {}) const;
-  void all_reduce(ConstView in, View out, Reduction reduction,
-                  const CollectiveOptions& options = {}) const;
-  /// Only `root` gets the result; other members' `out` may be empty and is not written.
-  void reduce(ConstView in, View out, Reduction reduction, int root,
-              const CollectiveOptions& options = {}) const;
-  /// `in` holds size() equal parts; `out` gets the reduced part of this rank. `out` may be the own
-  /// part of `in`.
-  void reduce_scatter(ConstView in, View out, Reduction reduction,
-                      const CollectiveOptions& options = {}) const;
-  /// Part r of `in` has `counts[r]` elements; `out.count` must be counts[rank()]. All members give
-  /// the same counts.
-  void reduce_scatter_variable(ConstView in, View out, std::span<const std::int64_t> counts,
-                               Reduction reduction, const CollectiveOptions& options = {}) const;
-  /// `out` holds size() equal parts in rank order. `in` may be the own part of `out`.
-  void all_gather(ConstView in, View out, const CollectiveOptions& options = {}) const;
-  /// Part r of `out` has `counts[r]` elements; `in.count` must be counts[rank()]. All members give
-  /// the same counts.
-  void all_gather_variable(ConstView in, View out, std::span<const std::int64_t> counts,
-                           const CollectiveOptions& options = {}) const;
-  /// As all_gather, for `root` alone; other members' `out` may be empty and is not written.
-  void gather(ConstView in, View out, int root, const CollectiveOptions& options = {}) const;
-  /// As all_gather_variable, for `root` alone.
-  void gather_variable(ConstView in, View out, std::span<const std::int64_t> counts, int root,
-                       const CollectiveOptions& options = {}) const;
-  void broadcast(View inout, int root, const CollectiveOptions& options = {}) const;
-  /// `in` of `root` holds size() equal parts in rank order, and `out` gets that of this rank; other
-  /// members' `in` may be empty and is not read. `out` may be the own part of `in`.
-  void scatter(ConstView in, View out, int root, const CollectiveOptions& options = {}) const;
-  /// As scatter, where part r has `counts[r]` elements. All members give the same counts.
-  void scatter_variable(ConstView in, View out, std::span<const std::int64_t> counts, int root,
-                        const CollectiveOptions& options = {}) const;
-  /// `in` and `out` hold size() equal parts each: part r of `in` becomes part rank() of rank r's
-  /// `out`. They must not overlap.
-  void all_to_all(ConstView in, View out, const CollectiveOptions& options = {}) const;
-  /// Part r of `in`, which has `given[r]` elements, becomes part rank() of rank r's `out`, for
-  /// which that one's `taken[rank()]` must be the same; else all members get a Mismatch that names
-  /// both.
-  void all_to_all_variable(ConstView in, std::span<const std::int64_t> given, View out,
-                           std::span<const std::int64_t> taken,
-                           const CollectiveOptions& options = {}) const;
-  /// Returns when all members have called it, and all calls that this member made before it, on any
-  /// lane, are complete here.
-  void barrier(const CollectiveOptions& options = {}) const;
+  /// The collectives, started and not waited for: Work sum = group.start().all_reduce(x, x, …).
+  Collectives<Work> start() const { return Collectives<Work>(state_); }
 
   /// Makes ways for messages between the two members of each pair, both directions; those that are
   /// there already stay. Collective: all members give the same list. Where a way cannot be made the
   /// group ends. Each way takes the memory of a group of two (docs/group.md).
   void connect(std::span<const std::pair<int, int>> pairs) const;
-  /// Gives `to` what its receive() of this rank takes. Messages from one member to another are
-  /// taken in the order in which they were sent; those of other pairs, and the other direction, are
-  /// apart. Both sides compare element type, count and label. Returns when `in` may be used again,
-  /// which may be only once the receiver has come: of two members that both send first, each waits
-  /// for the other, unless they use start_send. InvalidArgument without a connect() for the two.
-  void send(ConstView in, int to, const CollectiveOptions& options = {}) const;
-  void receive(View out, int from, const CollectiveOptions& options = {}) const;
-
   /// This member cannot go on: every other one gets PeerFailed, with this member's job rank and
   /// `why`, in the call in which it waits, or its next one. The group has ended, on this member
   /// too; nothing happens where it had already. Call it when an exception takes this member past
   /// calls that the others make.
   void fail(std::string_view why) const;
 
-  // The same, started and not waited for.
-  [[nodiscard]] Work start_all_reduce(ConstView in, View out, Reduction reduction,
-                                      const CollectiveOptions& options = {}) const;
-  [[nodiscard]] Work start_reduce(ConstView in, View out, Reduction reduction, int root,
-                                  const CollectiveOptions& options = {}) const;
-  [[nodiscard]] Work start_reduce_scatter(ConstView in, View out, Reduction reduction,
-                                          const CollectiveOptions& options = {}) const;
-  [[nodiscard]] Work start_reduce_scatter_variable(ConstView in, View out,
-                                                   std::span<const std::int64_t> counts,
-                                                   Reduction reduction,
-                                                   const CollectiveOptions& options = {}) const;
-  [[nodiscard]] Work start_all_gather(ConstView in, View out,
-                                      const CollectiveOptions& options = {}) const;
-  [[nodiscard]] Work start_all_gather_variable(ConstView in, View out,
-                                               std::span<const std::int64_t> counts,
-                                               const CollectiveOptions& options = {}) const;
-  [[nodiscard]] Work start_gather(ConstView in, View out, int root,
-                                  const CollectiveOptions& options = {}) const;
-  [[nodiscard]] Work start_gather_variable(ConstView in, View out,
-                                           std::span<const std::int64_t> counts, int root,
-                                           const CollectiveOptions& options = {}) const;
-  [[nodiscard]] Work start_broadcast(View inout, int root,
-                                     const CollectiveOptions& options = {}) const;
-  [[nodiscard]] Work start_scatter(ConstView in, View out, int root,
-                                   const CollectiveOptions& options = {}) const;
-  [[nodiscard]] Work start_scatter_variable(ConstView in, View out,
-                                            std::span<const std::int64_t> counts, int root,
-                                            const CollectiveOptions& options = {}) const;
-  [[nodiscard]] Work start_all_to_all(ConstView in, View out,
-                                      const CollectiveOptions& options = {}) const;
-  [[nodiscard]] Work start_all_to_all_variable(ConstView in, std::span<const std::int64_t> given,
-                                               View out, std::span<const std::int64_t> taken,
-                                               const CollectiveOptions& options = {}) const;
-  [[nodiscard]] Work start_barrier(const CollectiveOptions& options = {}) const;
-  [[nodiscard]] Work start_send(ConstView in, int to, const CollectiveOptions& options = {}) const;
-  [[nodiscard]] Work start_receive(View out, int from, const CollectiveOptions& options = {}) const;
-
-  explicit Group(std::shared_ptr<GroupState> state) : state_(std::move(state)) {}
+  explicit Group(std::shared_ptr<GroupState> state) : Collectives(std::move(state)) {}
   const std::shared_ptr<GroupState>& state() const { return state_; }
-
- private:
-  std::shared_ptr<GroupState> state_;
 };
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -138,12 +139,127 @@ SharedMemory allocate_blocks(const GroupState& group, const MemoryRequest& reque
   return {group.rank(), request.bytes, std::move(blocks.of_members), std::move(blocks.owner)};
 }
 
-Work start_work(const std::shared_ptr<GroupState>& group, Operation operation) {
-  operation.in_background = true;
-  return {group, start(*group, operation), ends_after_all(operation)};
+template <class Result>
+Result perform(const std::shared_ptr<GroupState>& group, Operation operation) {
+  if constexpr (std::is_void_v<Result>) {
+    run(*group, operation);
+  } else {
+    operation.in_background = true;
+    return {group, start(*group, operation), ends_after_all(operation)};
+  }
 }
 
 }  // namespace
+
+template <class Result>
+Result Collectives<Result>::all_reduce(View inout, Reduction reduction,
+                                       const CollectiveOptions& options) const {
+  return perform<Result>(state_, all_reduce_of(inout, inout, reduction, options));
+}
+
+template <class Result>
+Result Collectives<Result>::all_reduce(ConstView in, View out, Reduction reduction,
+                                       const CollectiveOptions& options) const {
+  return perform<Result>(state_, all_reduce_of(in, out, reduction, options));
+}
+
+template <class Result>
+Result Collectives<Result>::reduce(ConstView in, View out, Reduction reduction, int root,
+                                   const CollectiveOptions& options) const {
+  return perform<Result>(state_, reduce_of(in, out, reduction, root, options));
+}
+
+template <class Result>
+Result Collectives<Result>::reduce_scatter(ConstView in, View out, Reduction reduction,
+                                           const CollectiveOptions& options) const {
+  return perform<Result>(state_, reduce_scatter_of(in, out, std::nullopt, reduction, options));
+}
+
+template <class Result>
+Result Collectives<Result>::reduce_scatter_variable(ConstView in, View out,
+                                                    std::span<const std::int64_t> counts,
+                                                    Reduction reduction,
+                                                    const CollectiveOptions& options) const {
+  return perform<Result>(state_, reduce_scatter_of(in, out, counts, reduction, options));
+}
+
+template <class Result>
+Result Collectives<Result>::all_gather(ConstView in, View out,
+                                       const CollectiveOptions& options) const {
+  return perform<Result>(state_, all_gather_of(in, out, std::nullopt, options));
+}
+
+template <class Result>
+Result Collectives<Result>::all_gather_variable(ConstView in, View out,
+                                                std::span<const std::int64_t> counts,
+                                                const CollectiveOptions& options) const {
+  return perform<Result>(state_, all_gather_of(in, out, counts, options));
+}
+
+template <class Result>
+Result Collectives<Result>::gather(ConstView in, View out, int root,
+                                   const CollectiveOptions& options) const {
+  return perform<Result>(state_, gather_of(in, out, std::nullopt, root, options));
+}
+
+template <class Result>
+Result Collectives<Result>::gather_variable(ConstView in, View out,
+                                            std::span<const std::int64_t> counts, int root,
+                                            const CollectiveOptions& options) const {
+  return perform<Result>(state_, gather_of(in, out, counts, root, options));
+}
+
+template <class Result>
+Result Collectives<Result>::broadcast(View inout, int root,
+                                      const CollectiveOptions& options) const {
+  return perform<Result>(state_, broadcast_of(inout, root, options));
+}
+
+template <class Result>
+Result Collectives<Result>::scatter(ConstView in, View out, int root,
+                                    const CollectiveOptions& options) const {
+  return perform<Result>(state_, scatter_of(*state_, in, out, std::nullopt, root, options));
+}
+
+template <class Result>
+Result Collectives<Result>::scatter_variable(ConstView in, View out,
+                                             std::span<const std::int64_t> counts, int root,
+                                             const CollectiveOptions& options) const {
+  return perform<Result>(state_, scatter_of(*state_, in, out, counts, root, options));
+}
+
+template <class Result>
+Result Collectives<Result>::all_to_all(ConstView in, View out,
+                                       const CollectiveOptions& options) const {
+  return perform<Result>(state_, all_to_all_of(in, std::nullopt, out, {}, options));
+}
+
+template <class Result>
+Result Collectives<Result>::all_to_all_variable(ConstView in, std::span<const std::int64_t> given,
+                                                View out, std::span<const std::int64_t> taken,
+                                                const CollectiveOptions& options) const {
+  return perform<Result>(state_, all_to_all_of(in, given, out, taken, options));
+}
+
+template <class Result>
+Result Collectives<Result>::barrier(const CollectiveOptions& options) const {
+  return perform<Result>(state_, make(OperationKind::barrier, {}, {}, options));
+}
+
+template <class Result>
+Result Collectives<Result>::send(ConstView in, int to, const CollectiveOptions& options) const {
+  const auto& way = state_->channels().way(state_->rank(), to);
+  return perform<Result>(way, message_of(*way, readable(in), true, options));
+}
+
+template <class Result>
+Result Collectives<Result>::receive(View out, int from, const CollectiveOptions& options) const {
+  const auto& way = state_->channels().way(from, state_->rank());
+  return perform<Result>(way, message_of(*way, out, false, options));
+}
+
+template class Collectives<void>;
+template class Collectives<Work>;
 
 std::vector<int> all_ranks(const Job& job) {
   std::vector<int> ranks(static_cast<std::size_t>(job.size()));
@@ -155,7 +271,7 @@ Group::Group(const Job& job, std::string name, const GroupOptions& options)
     : Group(job, all_ranks(job), std::move(name), options) {}
 
 Group::Group(const Job& job, std::vector<int> ranks, std::string name, const GroupOptions& options)
-    : state_(make_group(job.state(), std::move(ranks), std::move(name), options)) {}
+    : Collectives(make_group(job.state(), std::move(ranks), std::move(name), options)) {}
 
 int Group::rank() const { return state_->rank(); }
 int Group::size() const { return state_->size(); }
@@ -189,139 +305,7 @@ SharedMemory Group::allocate_common(std::size_t bytes, std::string_view what) co
                                    .common = true});
 }
 
-void Group::all_reduce(View inout, Reduction reduction, const CollectiveOptions& options) const {
-  run(*state_, all_reduce_of(inout, inout, reduction, options));
-}
-
-void Group::all_reduce(ConstView in, View out, Reduction reduction,
-                       const CollectiveOptions& options) const {
-  run(*state_, all_reduce_of(in, out, reduction, options));
-}
-
-void Group::reduce(ConstView in, View out, Reduction reduction, int root,
-                   const CollectiveOptions& options) const {
-  run(*state_, reduce_of(in, out, reduction, root, options));
-}
-
-void Group::reduce_scatter(ConstView in, View out, Reduction reduction,
-                           const CollectiveOptions& options) const {
-  run(*state_, reduce_scatter_of(in, out, std::nullopt, reduction, options));
-}
-
-void Group::reduce_scatter_variable(ConstView in, View out, std::span<const std::int64_t> counts,
-                                    Reduction reduction, const CollectiveOptions& options) const {
-  run(*state_, reduce_scatter_of(in, out, counts, reduction, options));
-}
-
-void Group::all_gather(ConstView in, View out, const CollectiveOptions& options) const {
-  run(*state_, all_gather_of(in, out, std::nullopt, options));
-}
-
-void Group::all_gather_variable(ConstView in, View out, std::span<const std::int64_t> counts,
-                                const CollectiveOptions& options) const {
-  run(*state_, all_gather_of(in, out, counts, options));
-}
-
-void Group::gather(ConstView in, View out, int root, const CollectiveOptions& options) const {
-  run(*state_, gather_of(in, out, std::nullopt, root, options));
-}
-
-void Group::gather_variable(ConstView in, View out, std::span<const std::int64_t> counts, int root,
-                            const CollectiveOptions& options) const {
-  run(*state_, gather_of(in, out, counts, root, options));
-}
-
-void Group::broadcast(View inout, int root, const CollectiveOptions& options) const {
-  run(*state_, broadcast_of(inout, root, options));
-}
-
-void Group::scatter(ConstView in, View out, int root, const CollectiveOptions& options) const {
-  run(*state_, scatter_of(*state_, in, out, std::nullopt, root, options));
-}
-
-void Group::scatter_variable(ConstView in, View out, std::span<const std::int64_t> counts, int root,
-                             const CollectiveOptions& options) const {
-  run(*state_, scatter_of(*state_, in, out, counts, root, options));
-}
-
-void Group::all_to_all(ConstView in, View out, const CollectiveOptions& options) const {
-  run(*state_, all_to_all_of(in, std::nullopt, out, {}, options));
-}
-
-void Group::all_to_all_variable(ConstView in, std::span<const std::int64_t> given, View out,
-                                std::span<const std::int64_t> taken,
-                                const CollectiveOptions& options) const {
-  run(*state_, all_to_all_of(in, given, out, taken, options));
-}
-
-void Group::barrier(const CollectiveOptions& options) const {
-  run(*state_, make(OperationKind::barrier, {}, {}, options));
-}
-
 void Group::fail(std::string_view why) const { state_->collectives().fail(why); }
-
-Work Group::start_all_reduce(ConstView in, View out, Reduction reduction,
-                             const CollectiveOptions& options) const {
-  return start_work(state_, all_reduce_of(in, out, reduction, options));
-}
-
-Work Group::start_reduce(ConstView in, View out, Reduction reduction, int root,
-                         const CollectiveOptions& options) const {
-  return start_work(state_, reduce_of(in, out, reduction, root, options));
-}
-
-Work Group::start_reduce_scatter(ConstView in, View out, Reduction reduction,
-                                 const CollectiveOptions& options) const {
-  return start_work(state_, reduce_scatter_of(in, out, std::nullopt, reduction, options));
-}
-
-Work Group::start_reduce_scatter_variable(ConstView in, View out,
-                                          std::span<const std::int64_t> counts, Reduction reduction,
-                                          const CollectiveOptions& options) const {
-  return start_work(state_, reduce_scatter_of(in, out, counts, reduction, options));
-}
-
-Work Group::start_all_gather(ConstView in, View out, const CollectiveOptions& options) const {
-  return start_work(state_, all_gather_of(in, out, std::nullopt, options));
-}
-
-Work Group::start_all_gather_variable(ConstView in, View out, std::span<const std::int64_t> counts,
-                                      const CollectiveOptions& options) const {
-  return start_work(state_, all_gather_of(in, out, counts, options));
-}
-
-Work Group::start_gather(ConstView in, View out, int root, const CollectiveOptions& options) const {
-  return start_work(state_, gather_of(in, out, std::nullopt, root, options));
-}
-
-Work Group::start_gather_variable(ConstView in, View out, std::span<const std::int64_t> counts,
-                                  int root, const CollectiveOptions& options) const {
-  return start_work(state_, gather_of(in, out, counts, root, options));
-}
-
-Work Group::start_broadcast(View inout, int root, const CollectiveOptions& options) const {
-  return start_work(state_, broadcast_of(inout, root, options));
-}
-
-Work Group::start_scatter(ConstView in, View out, int root,
-                          const CollectiveOptions& options) const {
-  return start_work(state_, scatter_of(*state_, in, out, std::nullopt, root, options));
-}
-
-Work Group::start_scatter_variable(ConstView in, View out, std::span<const std::int64_t> counts,
-                                   int root, const CollectiveOptions& options) const {
-  return start_work(state_, scatter_of(*state_, in, out, counts, root, options));
-}
-
-Work Group::start_all_to_all(ConstView in, View out, const CollectiveOptions& options) const {
-  return start_work(state_, all_to_all_of(in, std::nullopt, out, {}, options));
-}
-
-Work Group::start_all_to_all_variable(ConstView in, std::span<const std::int64_t> given, View out,
-                                      std::span<const std::int64_t> taken,
-                                      const CollectiveOptions& options) const {
-  return start_work(state_, all_to_all_of(in, given, out, taken, options));
-}
 
 void Group::connect(std::span<const std::pair<int, int>> pairs) const {
   std::string text;
@@ -329,30 +313,6 @@ void Group::connect(std::span<const std::pair<int, int>> pairs) const {
   state_->channels().check(pairs);
   barrier({.label = fmt::format("connect {:x}:{}", digest(text), text)});
   state_->channels().connect(pairs);
-}
-
-void Group::send(ConstView in, int to, const CollectiveOptions& options) const {
-  const auto& way = state_->channels().way(rank(), to);
-  run(*way, message_of(*way, readable(in), true, options));
-}
-
-void Group::receive(View out, int from, const CollectiveOptions& options) const {
-  const auto& way = state_->channels().way(from, rank());
-  run(*way, message_of(*way, out, false, options));
-}
-
-Work Group::start_send(ConstView in, int to, const CollectiveOptions& options) const {
-  const auto& way = state_->channels().way(rank(), to);
-  return start_work(way, message_of(*way, readable(in), true, options));
-}
-
-Work Group::start_receive(View out, int from, const CollectiveOptions& options) const {
-  const auto& way = state_->channels().way(from, rank());
-  return start_work(way, message_of(*way, out, false, options));
-}
-
-Work Group::start_barrier(const CollectiveOptions& options) const {
-  return start_work(state_, make(OperationKind::barrier, {}, {}, options));
 }
 
 }  // namespace tutti

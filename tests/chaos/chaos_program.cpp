@@ -95,7 +95,7 @@ class Collectives {
         const std::size_t last = (rank + size - 1) % size;
         for (int round = 0; round < 3; ++round) {
           Values taken(count_);
-          auto sent = group.start_send(view(given), next(rank));
+          auto sent = group.start().send(view(given), next(rank));
           reports_.chance();
           group.receive(view(taken), static_cast<int>(last));
           sent.wait();
@@ -106,8 +106,8 @@ class Collectives {
       case Operation::started: {
         const auto in = of(group, rank, count_);
         Values first(count_), second(count_);
-        auto one = group.start_all_reduce(view(in), view(first), Reduction::sum);
-        auto two = group.start_all_reduce(view(in), view(second), Reduction::sum);
+        auto one = group.start().all_reduce(view(in), view(first), Reduction::sum);
+        auto two = group.start().all_reduce(view(in), view(second), Reduction::sum);
         reports_.chance();
         group.barrier();
         two.wait();

@@ -83,7 +83,7 @@ TEST(AllReduce, MiddlingSizesInMixedPlaces) {
               ASSERT_TRUE(same_values(out, wanted.data(), size)) << size << ", round " << round;
               Work work;
               std::copy_n(mine.data(), size, in);
-              work = group.start_all_reduce(view(in, size), view(out, size), Reduction::sum);
+              work = group.start().all_reduce(view(in, size), view(out, size), Reduction::sum);
               while (!work.done()) std::this_thread::yield();
               work.wait();
               ASSERT_TRUE(same_values(out, wanted.data(), size)) << size << ", polled " << round;

@@ -37,7 +37,8 @@ TEST_P(AsyncOf, ManyStartedAndWaitedForInAnyOrder) {
       std::vector<Work> works;
       for (std::size_t i = 0; i < kCalls; ++i) {
         out.emplace_back(size_of_call(static_cast<int>(i)));
-        works.push_back(group.start_all_reduce(view(inputs[i][own]), view(out[i]), Reduction::sum));
+        works.push_back(
+            group.start().all_reduce(view(inputs[i][own]), view(out[i]), Reduction::sum));
       }
       std::vector<std::size_t> order(kCalls);
       for (std::size_t i = 0; i < kCalls; ++i) order[i] = i;
@@ -64,10 +65,10 @@ TEST_P(AsyncOf, PollingAloneBringsThemToAnEnd) {
     Values<float> a(100);
     Values<float> b(kLarge * 2);
     Values<float> all(kLarge * 2 * ranks);
-    Work first = group.start_all_reduce(view(small[own]), view(a), Reduction::sum);
-    Work second = group.start_all_reduce(view(large[own]), view(b), Reduction::sum);
-    Work third = group.start_all_gather(view(large[own]), view(all));
-    Work fourth = group.start_barrier();
+    Work first = group.start().all_reduce(view(small[own]), view(a), Reduction::sum);
+    Work second = group.start().all_reduce(view(large[own]), view(b), Reduction::sum);
+    Work third = group.start().all_gather(view(large[own]), view(all));
+    Work fourth = group.start().barrier();
     while (!fourth.done()) std::this_thread::yield();
     EXPECT_TRUE(first.done() && second.done() && third.done());
     EXPECT_TRUE(same_values(a.data(), small_sum.data(), 100));
@@ -76,7 +77,7 @@ TEST_P(AsyncOf, PollingAloneBringsThemToAnEnd) {
   });
 }
 
-// promise: group.h#start_all_reduce
+// promise: group.h#start
 TEST(Async, EveryKindCanBeStarted) {
   constexpr int kRanks = 3;
   const auto inputs = random_inputs<float>(kRanks, 30);
@@ -87,14 +88,14 @@ TEST(Async, EveryKindCanBeStarted) {
     Values<float> root_only(30), part(10), joined(90), unequal(6), sent(30);
     std::copy_n(inputs[own].data(), 30, sent.data());
     const std::vector<std::int64_t> counts = {1, 2, 3};
-    Work a = group.start_reduce(view(inputs[own]), view(root_only), Reduction::sum, 1);
-    Work b = group.start_reduce_scatter(view(inputs[own]), view(part), Reduction::sum);
-    Work c = group.start_all_gather(view(inputs[own]), view(joined));
+    Work a = group.start().reduce(view(inputs[own]), view(root_only), Reduction::sum, 1);
+    Work b = group.start().reduce_scatter(view(inputs[own]), view(part), Reduction::sum);
+    Work c = group.start().all_gather(view(inputs[own]), view(joined));
     // The counts may go once the call has been started.
-    Work d = group.start_all_gather_variable({inputs[own].data(), counts[own], DType::float32},
-                                             view(unequal), std::vector<std::int64_t>(counts));
-    Work e = group.start_broadcast(view(sent), 2);
-    Work f = group.start_barrier();
+    Work d = group.start().all_gather_variable({inputs[own].data(), counts[own], DType::float32},
+                                               view(unequal), std::vector<std::int64_t>(counts));
+    Work e = group.start().broadcast(view(sent), 2);
+    Work f = group.start().barrier();
     f.wait();
     EXPECT_TRUE(group.rank() != 1 || same_values(root_only.data(), sum.data(), 30));
     EXPECT_TRUE(same_values(part.data(), sum.data() + 10 * group.rank(), 10));
@@ -104,14 +105,14 @@ TEST(Async, EveryKindCanBeStarted) {
   });
 }
 
-// promise: group#waiting-and-what-started-means, group.h#done, group.h#start_all_reduce
+// promise: group#waiting-and-what-started-means, group.h#done, group.h#start
 TEST(Async, StartDoesNotWaitForOthers) {
   run_thread_ranks(2, [](Job job) {
     const Group group(job);
     const Group order(job, "order");
     float x = 1;
     if (group.rank() == 0) {
-      Work work = group.start_all_reduce(view(&x, 1), view(&x, 1), Reduction::sum);
+      Work work = group.start().all_reduce(view(&x, 1), view(&x, 1), Reduction::sum);
       EXPECT_FALSE(work.done());
       order.barrier();  // the other starts only after this
       work.wait();
@@ -128,10 +129,10 @@ TEST(Async, DestroyedOrReplacedWorkIsWaitedFor) {
   run_thread_ranks(2, [](Job job) {
     const Group group(job);
     float x = 1, y = 2, z = 3;
-    { const Work dropped = group.start_all_reduce(view(&x, 1), view(&x, 1), Reduction::sum); }
+    { const Work dropped = group.start().all_reduce(view(&x, 1), view(&x, 1), Reduction::sum); }
     EXPECT_EQ(x, 2);
-    Work work = group.start_all_reduce(view(&y, 1), view(&y, 1), Reduction::sum);
-    work = group.start_all_reduce(view(&z, 1), view(&z, 1), Reduction::sum);
+    Work work = group.start().all_reduce(view(&y, 1), view(&y, 1), Reduction::sum);
+    work = group.start().all_reduce(view(&z, 1), view(&z, 1), Reduction::sum);
     EXPECT_EQ(y, 4);
     Work moved = std::move(work);
     work.wait();  // has nothing left to wait for
@@ -149,7 +150,7 @@ TEST(Async, WorkOutlivesItsGroupHandle) {
     Work work;
     {
       const Group group(job);
-      work = group.start_all_reduce(view(&x, 1), view(&x, 1), Reduction::sum);
+      work = group.start().all_reduce(view(&x, 1), view(&x, 1), Reduction::sum);
     }
     work.wait();
     EXPECT_EQ(x, 3);
@@ -163,8 +164,8 @@ TEST(Async, GroupsAreIndependent) {
     const Group a(job, "a");
     const Group b(job, "b");
     float x = 1, y = 10;
-    Work first = a.start_all_reduce(view(&x, 1), view(&x, 1), Reduction::sum);
-    Work second = b.start_all_reduce(view(&y, 1), view(&y, 1), Reduction::sum);
+    Work first = a.start().all_reduce(view(&x, 1), view(&x, 1), Reduction::sum);
+    Work second = b.start().all_reduce(view(&y, 1), view(&y, 1), Reduction::sum);
     if (job.rank() == 0) {
       first.wait();
       second.wait();
@@ -184,8 +185,8 @@ TEST(Async, AWorkThatFailsWhileDestroyedSaysSoInTheLog) {
     const Group group(job);
     float x = 1;
     {
-      const Work dropped = group.start_all_reduce(view(&x, 1), view(&x, 1), Reduction::sum,
-                                                  {.label = job.rank() == 0 ? "one" : "two"});
+      const Work dropped = group.start().all_reduce(view(&x, 1), view(&x, 1), Reduction::sum,
+                                                    {.label = job.rank() == 0 ? "one" : "two"});
     }
     EXPECT_THROW(group.barrier(), Mismatch);
   });

@@ -335,10 +335,10 @@ TEST(Exchanges, StartedCallsOfAllKindsAreUnderWayTogether) {
           Values<float> mine(kPart);
           Values<float> last(kRanks * kPart);
           const Counts counts(kRanks, kPart);
-          auto first = group.start_all_to_all(view(all), view(exchanged));
-          auto second = group.start_gather(view(all.data(), kPart), view(joined), 1);
-          auto third = group.start_scatter(view(all), view(mine), 2);
-          auto fourth = group.start_all_to_all_variable(view(all), counts, view(last), counts);
+          auto first = group.start().all_to_all(view(all), view(exchanged));
+          auto second = group.start().gather(view(all.data(), kPart), view(joined), 1);
+          auto third = group.start().scatter(view(all), view(mine), 2);
+          auto fourth = group.start().all_to_all_variable(view(all), counts, view(last), counts);
           fourth.wait();
           for (Work* const work : {&third, &second, &first}) work->wait();
           for (int giver = 0; giver < kRanks; ++giver) {

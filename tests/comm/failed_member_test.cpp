@@ -67,7 +67,7 @@ TEST(FailedMember, IsToldToAllWhateverTheyWaitIn) {
       fail_while(
           place(),
           [](const Group& group, View x) {
-            auto work = group.start_all_reduce(x, x, Reduction::sum);
+            auto work = group.start().all_reduce(x, x, Reduction::sum);
             while (!work.done()) std::this_thread::yield();
             work.wait();
           },

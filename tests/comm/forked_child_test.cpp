@@ -54,7 +54,7 @@ TEST(ForkedChild, ThatLeavesAPendingCallDoesNotDoTheWorkersPart) {
       auto* const x = reinterpret_cast<float*>(memory.data());
       std::fill(x, x + kCount, static_cast<float>(job.rank() + 1));
       leave_in_child(way, [&](const auto& fork_child) {
-        Work work = group.start_all_reduce(view(x, kCount), view(x, kCount), Reduction::sum);
+        Work work = group.start().all_reduce(view(x, kCount), view(x, kCount), Reduction::sum);
         if (job.rank() == 1 && fork_child()) return;
         work.wait();
       });
@@ -103,14 +103,14 @@ TEST(ForkedChild, IsRefusedByEveryCall) {
     const Group group(job);
     float x = 1;
     leave_in_child(Way::returns, [&](const auto& fork_child) {
-      Work work = group.start_all_reduce(view(&x, 1), view(&x, 1), Reduction::sum);
+      Work work = group.start().all_reduce(view(&x, 1), view(&x, 1), Reduction::sum);
       const bool is_child = job.rank() == 1 && fork_child();
       if (!is_child) return work.wait();
       const std::function<void()> calls[] = {
           [&] { static_cast<void>(work.done()); },
           [&] { work.wait(); },
           [&] { group.barrier(); },
-          [&] { static_cast<void>(group.start_barrier()); },
+          [&] { static_cast<void>(group.start().barrier()); },
           [&] { static_cast<void>(group.split(0, "half")); },
           [&] { static_cast<void>(group.allocate(100)); },
           [&] { static_cast<void>(group.allocate_common(100)); },

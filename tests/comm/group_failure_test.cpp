@@ -91,8 +91,8 @@ TEST_P(Death, OthersKnowWithinASecondAndGoOnWithoutIt) {
       std::vector<float> own(static_cast<std::size_t>(way.count), 1.0f);
       float* const x = way.shared ? reinterpret_cast<float*>(memory.data()) : own.data();
       const auto call = [&] {
-        Work work = group.start_all_reduce(view(x, way.count), view(x, way.count), Reduction::max,
-                                           {.label = "weight"});
+        Work work = group.start().all_reduce(view(x, way.count), view(x, way.count), Reduction::max,
+                                             {.label = "weight"});
         while (way.polls && !work.done()) pause_cpu();
         work.wait();
       };
@@ -229,7 +229,7 @@ TEST(GroupFailure, APolledCallHasADeadlineToo) {
     const Group group(job);
     const Group order(job, "order");
     if (job.rank() == 0) {
-      Work work = group.start_barrier({.deadline = milliseconds(200)});
+      Work work = group.start().barrier({.deadline = milliseconds(200)});
       while (!work.done()) pause_cpu();
       EXPECT_THROW(work.wait(), Timeout);
     }

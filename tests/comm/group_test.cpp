@@ -154,9 +154,10 @@ TEST(Group, BadCallsAreRefusedAndLeaveItUsable) {
       EXPECT_EQ(refused([&] { group.barrier({.deadline = std::chrono::milliseconds(time)}); }),
                 "barrier: a deadline of " + std::to_string(time) + " ms is not positive");
     }
-    EXPECT_THAT(
-        refused([&] { const Work work = group.start_all_reduce(vx, view(y, 3), Reduction::sum); }),
-        HasSubstr("out has 3 elements"));
+    EXPECT_THAT(refused([&] {
+                  const Work work = group.start().all_reduce(vx, view(y, 3), Reduction::sum);
+                }),
+                HasSubstr("out has 3 elements"));
     EXPECT_EQ(sum_of_ranks(group, 1), 2);
   });
 }

@@ -71,18 +71,18 @@ Work start(const Group& group, const DrawnCall& call, Values<float>& out) {
   const auto& in = call.given[static_cast<std::size_t>(group.rank())];
   switch (call.kind) {
     case Kind::all_reduce:
-      return group.start_all_reduce(view(in), view(out), Reduction::sum);
+      return group.start().all_reduce(view(in), view(out), Reduction::sum);
     case Kind::reduce_scatter:
-      return group.start_reduce_scatter(view(in), view(out), Reduction::sum);
+      return group.start().reduce_scatter(view(in), view(out), Reduction::sum);
     case Kind::all_gather:
-      return group.start_all_gather(view(in), view(out));
+      return group.start().all_gather(view(in), view(out));
     case Kind::all_to_all:
-      return group.start_all_to_all(view(in), view(out));
+      return group.start().all_to_all(view(in), view(out));
     case Kind::broadcast:
       break;
   }
   if (group.rank() == call.root) std::copy_n(in.data(), in.count(), out.data());
-  return group.start_broadcast(view(out), call.root);
+  return group.start().broadcast(view(out), call.root);
 }
 
 /// Lets others run for a while of the rank's own.

@@ -48,7 +48,7 @@ std::string text_of(const std::function<void()>& call) {
 struct Started {
   explicit Started(const Group& group) {
     for (std::size_t i = 0; i < works.size(); ++i) {
-      works[i] = group.start_all_reduce(view(x[i]), view(x[i]), Reduction::sum);
+      works[i] = group.start().all_reduce(view(x[i]), view(x[i]), Reduction::sum);
     }
   }
   std::array<Values<float>, 3> x{Values<float>(kLarge), Values<float>(kLarge),
@@ -91,7 +91,7 @@ TEST(EndedLanes, MismatchOnOneEndsAllForAll) {
           const Group group(job, "world", {.lanes = 4});
           Started started(group);
           const char* const label = job.rank() == 2 ? "two" : "one";
-          Work fourth = group.start_barrier({.label = label});
+          Work fourth = group.start().barrier({.label = label});
           // Rank 2 has not worked on the first three.
           if (job.rank() == 2) {
             EXPECT_THROW(fourth.wait(), Mismatch);
@@ -191,9 +191,9 @@ TEST(EndedLanes, CallsInAnotherOrderAreAMismatchThatNamesBoth) {
         Values<double> b(kLarge);
         std::array<Work, 2> works;
         const auto start_a = [&] {
-          return group.start_all_reduce(view(a), view(a), Reduction::sum, {.label = "a"});
+          return group.start().all_reduce(view(a), view(a), Reduction::sum, {.label = "a"});
         };
-        const auto start_b = [&] { return group.start_broadcast(view(b), 1, {.label = "b"}); };
+        const auto start_b = [&] { return group.start().broadcast(view(b), 1, {.label = "b"}); };
         if (job.rank() == 1) {
           works = {start_b(), start_a()};
         } else {
@@ -239,7 +239,7 @@ TEST(EndedLanes, AllAgreeWhichCallsFailWhateverTheMoment) {
             }
             try {
               works.push_back(
-                  group.start_all_reduce(view(&x[i], 1), view(&x[i], 1), Reduction::sum));
+                  group.start().all_reduce(view(&x[i], 1), view(&x[i], 1), Reduction::sum));
             } catch (const PeerFailed&) {
               break;
             }

@@ -33,7 +33,7 @@ TEST(Lanes, MoveOnWhileTheirThreadWaitsOnAnotherLane) {
         Values<float> x(count);
         std::fill_n(x.data(), count, static_cast<float>(job.rank() + 1));
         if (job.rank() == 0) {
-          Work work = group.start_all_reduce(view(x), view(x), Reduction::sum);
+          Work work = group.start().all_reduce(view(x), view(x), Reduction::sum);
           group.barrier();
           work.wait();
         } else {
@@ -57,7 +57,7 @@ TEST(Lanes, AllMoveOnWhileTheirThreadWaitsInAnotherGroup) {
     for (std::size_t i = 0; i < kCalls; ++i) {
       x.emplace_back(kLarge);
       std::fill_n(x[i].data(), kLarge, static_cast<float>(job.rank() + 1));
-      works.push_back(group.start_all_reduce(view(x[i]), view(x[i]), Reduction::sum));
+      works.push_back(group.start().all_reduce(view(x[i]), view(x[i]), Reduction::sum));
     }
     if (job.rank() == 0) other.barrier();
     while (!works.empty()) works.pop_back();
@@ -74,13 +74,13 @@ TEST(Lanes, MoveOnWhileOneOfTheirCallsIsPolledFor) {
     const Group group(job, "world", {.lanes = 2});
     Values<float> x(kLarge);
     Values<float> y(kLarge);
-    Work first = group.start_all_reduce(view(x), view(x), Reduction::sum);
+    Work first = group.start().all_reduce(view(x), view(x), Reduction::sum);
     if (job.rank() == 1) {
       first.wait();
       group.all_reduce(view(y), Reduction::sum);
       return;
     }
-    Work second = group.start_all_reduce(view(y), view(y), Reduction::sum);
+    Work second = group.start().all_reduce(view(y), view(y), Reduction::sum);
     while (!second.done()) std::this_thread::yield();
   });
 }
@@ -97,7 +97,7 @@ TEST(Lanes, MayBeWaitedForByAnotherThread) {
       std::array<Work, 4> works;
       for (std::size_t i = 0; i < x.size(); ++i) {
         std::fill_n(x[i].data(), x[i].count(), static_cast<float>(job.rank() + 1));
-        works[i] = group.start_all_reduce(view(x[i]), view(x[i]), Reduction::sum);
+        works[i] = group.start().all_reduce(view(x[i]), view(x[i]), Reduction::sum);
       }
       std::thread waiter([&] {
         for (const std::size_t i : {2, 1, 0, 3}) works[i].wait();
@@ -186,7 +186,7 @@ TEST(Lanes, OneWhoseMessagesAreLateDoesNotHoldUpTheOthersAndOneLaneIsSerial) {
           std::array<Work, 3> works;
           for (std::size_t i = 0; i < x.size(); ++i) {
             std::fill_n(x[i].data(), kLarge, static_cast<float>(job.rank() + 1));
-            works[i] = group.start_all_reduce(view(x[i]), view(x[i]), Reduction::sum);
+            works[i] = group.start().all_reduce(view(x[i]), view(x[i]), Reduction::sum);
           }
           if (lanes > 1) {
             Values<float> y(kLarge);
@@ -220,10 +220,10 @@ TEST(Lanes, ABarrierIsOverWhenAllCallsBeforeItAre) {
         for (std::size_t i = 0; i < 3; ++i) {
           x.emplace_back(2 * kLarge);
           std::fill_n(x[i].data(), x[i].count(), 1.0f);
-          works.push_back(group.start_all_reduce(view(x[i]), view(x[i]), Reduction::sum));
+          works.push_back(group.start().all_reduce(view(x[i]), view(x[i]), Reduction::sum));
         }
         if (is_started) {
-          Work barrier = group.start_barrier();
+          Work barrier = group.start().barrier();
           while (!barrier.done()) std::this_thread::yield();
           barrier.wait();
         } else {

@@ -93,7 +93,7 @@ TEST(LargeBetweenHosts, AnotherEngineOnAnotherHostIsAMismatch) {
         const Group group(job);
         Values<float> values(kWhole);
         group.state()->first_of_hosts();
-        auto work = group.start_all_reduce(view(values), view(values), Reduction::sum);
+        auto work = group.start().all_reduce(view(values), view(values), Reduction::sum);
         if (job.rank() == 2) {
           const auto end = Clock::now() + seconds(60);
           while (read(job.state()->slot(0).notice.text).find(", round 0") == std::string::npos) {
@@ -176,8 +176,8 @@ TEST(LargeBetweenHosts, WhatWasStartedMovesWhileItsMembersWaitForSomethingElse) 
         auto two = Values<std::int32_t>(100'000);
         one[299'999] = job.rank();
         two[99'999] = 10 * job.rank();
-        auto first = group.start_all_reduce(view(one), view(one), Reduction::sum);
-        auto second = group.start_all_reduce(view(two), view(two), Reduction::sum);
+        auto first = group.start().all_reduce(view(one), view(one), Reduction::sum);
+        auto second = group.start().all_reduce(view(two), view(two), Reduction::sum);
         for (int i = 0; i < 100; ++i) other.barrier();
         second.wait();
         EXPECT_TRUE(first.done());
@@ -198,7 +198,7 @@ TEST(LargeBetweenHosts, AMemberThatIsBehindFindsAllChunksAsTheyWereStaged) {
         for (std::int64_t i = 0; i < kCount; ++i) {
           x[static_cast<std::size_t>(i)] = static_cast<float>(i / 1000 + job.rank());
         }
-        auto work = group.start_all_reduce(view(x), view(x), Reduction::sum);
+        auto work = group.start().all_reduce(view(x), view(x), Reduction::sum);
         if (job.rank() == 1) std::this_thread::sleep_for(milliseconds(100));
         work.wait();
         for (std::int64_t i = 0; i < kCount; i += 499) {
@@ -299,7 +299,7 @@ TEST(LargeBetweenHosts, NobodyIsDoneBeforeAllHaveTheirResults) {
         if (job.rank() == 0) options.world->hosts()->silence_links(2);
         group.barrier();
         values[kWhole - 1] = job.rank() == 0 ? 7 : 0;
-        auto work = group.start_broadcast(view(values), 0);
+        auto work = group.start().broadcast(view(values), 0);
         if (job.rank() == 1) {
           const auto end = Clock::now() + seconds(40);
           while (values[kWhole - 1] != 7) {
@@ -344,7 +344,7 @@ TEST(LargeBetweenHosts, AGroupThatEndsWhileItsLinkIsMadeEndsForAll) {
         const Group group(job);
         Values<float> values(kWhole);
         group.barrier();
-        auto work = group.start_all_reduce(view(values), view(values), Reduction::sum);
+        auto work = group.start().all_reduce(view(values), view(values), Reduction::sum);
         if (job.rank() == 2) {
           const auto makes_link = [&](int rank) {
             const auto text = read(job.state()->slot(rank).notice.text);

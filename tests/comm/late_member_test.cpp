@@ -51,33 +51,33 @@ Work start(const Group& group, OperationKind kind, float* in, float* out, millis
   const CollectiveOptions options{.label = "weight", .deadline = deadline};
   switch (kind) {
     case OperationKind::all_reduce:
-      return group.start_all_reduce(view(in, kSentCount), view(out, kSentCount), Reduction::sum,
-                                    options);
+      return group.start().all_reduce(view(in, kSentCount), view(out, kSentCount), Reduction::sum,
+                                      options);
     case OperationKind::reduce:
-      return group.start_reduce(view(in, kSentCount), view(out, kSentCount), Reduction::sum, 0,
-                                options);
+      return group.start().reduce(view(in, kSentCount), view(out, kSentCount), Reduction::sum, 0,
+                                  options);
     case OperationKind::reduce_scatter:
-      return group.start_reduce_scatter(view(in, kSentCount * group.size()), view(out, kSentCount),
-                                        Reduction::sum, options);
+      return group.start().reduce_scatter(view(in, kSentCount * group.size()),
+                                          view(out, kSentCount), Reduction::sum, options);
     case OperationKind::all_gather:
-      return group.start_all_gather(view(in, kSentCount), view(out, kSentCount * group.size()),
-                                    options);
+      return group.start().all_gather(view(in, kSentCount), view(out, kSentCount * group.size()),
+                                      options);
     case OperationKind::broadcast:
-      return group.start_broadcast(view(in, kSentCount), 0, options);
+      return group.start().broadcast(view(in, kSentCount), 0, options);
     case OperationKind::gather:
-      return group.start_gather(view(in, kSentCount), view(out, kSentCount * group.size()),
-                                group.size() - 1, options);
+      return group.start().gather(view(in, kSentCount), view(out, kSentCount * group.size()),
+                                  group.size() - 1, options);
     case OperationKind::scatter:
-      return group.start_scatter(view(in, kSentCount * group.size()), view(out, kSentCount), 0,
-                                 options);
+      return group.start().scatter(view(in, kSentCount * group.size()), view(out, kSentCount), 0,
+                                   options);
     case OperationKind::all_to_all:
-      return group.start_all_to_all(view(in, kSentCount * group.size()),
-                                    view(out, kSentCount * group.size()), options);
+      return group.start().all_to_all(view(in, kSentCount * group.size()),
+                                      view(out, kSentCount * group.size()), options);
     case OperationKind::message:
     case OperationKind::barrier:
       break;
   }
-  return group.start_barrier(options);
+  return group.start().barrier(options);
 }
 
 // The others have left the call at their deadline, and use their memory again.
@@ -128,7 +128,7 @@ TEST(LateMember, OfACallThatSucceededForTheOthersGetsItsResult) {
       const Group group(job);
       const bool late = job.rank() == 2;
       float x = static_cast<float>(1 << job.rank());
-      Work first = group.start_all_reduce(view(&x, 1), view(&x, 1), Reduction::sum);
+      Work first = group.start().all_reduce(view(&x, 1), view(&x, 1), Reduction::sum);
       if (late) {
         poll_until([&] { return left == 2; });
         while (polls && !first.done()) std::this_thread::yield();

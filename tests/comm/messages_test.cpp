@@ -93,7 +93,7 @@ TEST(Messages, GoAroundARingWhereAllHaveStartedToSend) {
             for (const std::int64_t count : {10, 10'000, 200'000}) {
               const auto given = message(self, next, count, count);
               Values<float> taken(count);
-              auto sent = group.start_send(view(given), next);
+              auto sent = group.start().send(view(given), next);
               group.receive(view(taken), last);
               sent.wait();
               expect_message(taken, last, self, count);
@@ -121,7 +121,7 @@ TEST(Messages, OfTwoDirectionsDoNotWaitForOneAnother) {
           const std::int64_t ahead = self == 0 ? 3 : 0;
           for (std::int64_t k = 0; k < 20; ++k) {
             given.push_back(message(self, other, k, kCount));
-            sent.push_back(group.start_send(view(given.back()), other));
+            sent.push_back(group.start().send(view(given.back()), other));
             if (k < ahead) continue;
             Values<float> taken(kCount);
             group.receive(view(taken), other);

@@ -147,8 +147,9 @@ TEST(Mismatch, StartedCallsAreCompared) {
   const auto two = [](const char* first, const char* second) {
     return [=](const Group& group) {
       float x = 0, y = 0;
-      Work a = group.start_all_reduce(view(&x, 1), view(&x, 1), Reduction::sum, {.label = first});
-      Work b = group.start_all_reduce(view(&y, 1), view(&y, 1), Reduction::sum, {.label = second});
+      Work a = group.start().all_reduce(view(&x, 1), view(&x, 1), Reduction::sum, {.label = first});
+      Work b =
+          group.start().all_reduce(view(&y, 1), view(&y, 1), Reduction::sum, {.label = second});
       b.wait();
     };
   };

@@ -47,11 +47,11 @@ View part(Values<float>& x, std::int64_t first, std::int64_t count) {
 TEST(OverlappingCalls, AreRefusedWithTheNamesOfBothAndTheGroupWorksOn) {
   for (const int lanes : {1, 2, 3}) {
     on_group(lanes, [](const Group& group, Values<float>& x) {
-      Work first = group.start_all_reduce(part(x, 0, 30), part(x, 0, 30), Reduction::sum, kFirst);
-      Work apart = group.start_all_reduce(part(x, 30, 10), part(x, 30, 10), Reduction::sum);
+      Work first = group.start().all_reduce(part(x, 0, 30), part(x, 0, 30), Reduction::sum, kFirst);
+      Work apart = group.start().all_reduce(part(x, 30, 10), part(x, 30, 10), Reduction::sum);
       const auto text = [&](View in, View out) {
         return refusal(
-            [&] { const Work work = group.start_all_reduce(in, out, Reduction::max, kSecond); });
+            [&] { const Work work = group.start().all_reduce(in, out, Reduction::max, kSecond); });
       };
       const auto both =
           AllOf(HasSubstr("all-reduce max float32[10] \"second\", call 3 of group \"world\""),
@@ -77,11 +77,11 @@ TEST(OverlappingCalls, AreRefusedWithTheNamesOfBothAndTheGroupWorksOn) {
 TEST(OverlappingCalls, ThatReadTheSameAreFine) {
   for (const int lanes : {1, 2}) {
     on_group(lanes, [](const Group& group, Values<float>& x) {
-      Work first = group.start_all_reduce(part(x, 0, 10), part(x, 40, 10), Reduction::sum);
-      Work second = group.start_all_reduce(part(x, 0, 10), part(x, 50, 10), Reduction::max);
+      Work first = group.start().all_reduce(part(x, 0, 10), part(x, 40, 10), Reduction::sum);
+      Work second = group.start().all_reduce(part(x, 0, 10), part(x, 50, 10), Reduction::max);
       EXPECT_THAT(refusal([&] {
                     const Work third =
-                        group.start_all_reduce(part(x, 60, 10), part(x, 5, 10), Reduction::sum);
+                        group.start().all_reduce(part(x, 60, 10), part(x, 5, 10), Reduction::sum);
                   }),
                   HasSubstr("writes memory that a call under way reads"));
       first.wait();
@@ -98,10 +98,10 @@ TEST(OverlappingCalls, AreAboutWhatAMemberReadsAndWrites) {
   on_group(2, [](const Group& group, Values<float>& x) {
     const bool is_root = group.rank() == 0;
     // The root reads; the others write.
-    Work sent = group.start_broadcast(part(x, 0, 10), 0, kFirst);
+    Work sent = group.start().broadcast(part(x, 0, 10), 0, kFirst);
     EXPECT_EQ(refusal([&] {
-                const Work reads = group.start_all_reduce(part(x, is_root ? 0 : 80, 10),
-                                                          part(x, 10, 10), Reduction::sum, kSecond);
+                const Work reads = group.start().all_reduce(
+                    part(x, is_root ? 0 : 80, 10), part(x, 10, 10), Reduction::sum, kSecond);
               }),
               "");
     EXPECT_THAT(refusal([&] { group.broadcast(part(x, 9, 1), 1, kSecond); }),
@@ -116,16 +116,16 @@ TEST(OverlappingCalls, AreAboutWhatAMemberReadsAndWrites) {
 // promise: group#lanes-several-calls-at-a-time
 TEST(OverlappingCalls, AreThoseThatNobodyHasWaitedFor) {
   on_group(2, [](const Group& group, Values<float>& x) {
-    Work polled = group.start_all_reduce(part(x, 0, 10), part(x, 0, 10), Reduction::sum);
+    Work polled = group.start().all_reduce(part(x, 0, 10), part(x, 0, 10), Reduction::sum);
     while (!polled.done()) std::this_thread::yield();
-    Work first = group.start_all_reduce(part(x, 0, 10), part(x, 0, 10), Reduction::max, kFirst);
+    Work first = group.start().all_reduce(part(x, 0, 10), part(x, 0, 10), Reduction::max, kFirst);
     group.all_reduce(part(x, 10, 10), Reduction::sum);  // on the other lane
     EXPECT_THAT(refusal([&] { group.all_reduce(part(x, 0, 10), Reduction::sum); }),
                 HasSubstr("\"first\""));
     group.barrier();  // over when all calls before it are
     group.all_reduce(part(x, 0, 10), Reduction::max);
     // A later one of its lane is waited for, and with it those before.
-    Work old = group.start_all_reduce(part(x, 0, 10), part(x, 0, 10), Reduction::max);
+    Work old = group.start().all_reduce(part(x, 0, 10), part(x, 0, 10), Reduction::max);
     group.all_reduce(part(x, 20, 1), Reduction::sum);
     group.all_reduce(part(x, 21, 1), Reduction::sum);
     group.all_reduce(part(x, 0, 10), Reduction::max);
@@ -138,7 +138,7 @@ TEST(OverlappingCalls, OfAnEighthOneTheOldestOfTheLaneIsOver) {
   on_group(1, [](const Group& group, Values<float>& x) {
     std::vector<Work> works;
     for (std::int64_t i = 0; i < 7; ++i) {
-      works.push_back(group.start_all_reduce(part(x, i, 1), part(x, i, 1), Reduction::sum));
+      works.push_back(group.start().all_reduce(part(x, i, 1), part(x, i, 1), Reduction::sum));
     }
     EXPECT_THAT(refusal([&] { group.all_reduce(part(x, 1, 1), Reduction::sum); }),
                 HasSubstr("call 2 of group"));
@@ -150,8 +150,8 @@ TEST(OverlappingCalls, OfAnEighthOneTheOldestOfTheLaneIsOver) {
 // promise: group#lanes-several-calls-at-a-time
 TEST(OverlappingCalls, InAGroupThatHasEndedAreWhatEndedIt) {
   on_group(2, [](const Group& group, Values<float>& x) {
-    Work first = group.start_all_reduce(part(x, 0, 10), part(x, 0, 10), Reduction::sum,
-                                        group.rank() == 0 ? kFirst : kSecond);
+    Work first = group.start().all_reduce(part(x, 0, 10), part(x, 0, 10), Reduction::sum,
+                                          group.rank() == 0 ? kFirst : kSecond);
     EXPECT_THROW(first.wait(), Mismatch);
     EXPECT_THROW(group.all_reduce(part(x, 0, 10), Reduction::sum), Mismatch);
   });

@@ -45,7 +45,7 @@ TEST(PolledCall, NoticesADeathAtTheNextPollHoweverRareTheyAre) {
           sleep_until_true([&] { return over.load(); });
           return;
         }
-        Work work = group.start_barrier();
+        Work work = group.start().barrier();
         EXPECT_FALSE(work.done());
         sleep_until_true([&] { return job.alive().size() == 1; });
         std::this_thread::sleep_for(milliseconds(20));
@@ -67,7 +67,7 @@ TEST(PolledCall, HasItsDeadlineFromTheFirstPollOnHoweverRareTheyAre) {
     const Group group(job);
     const Group order(job, "order");
     if (job.rank() == 0) {
-      Work work = group.start_barrier({.label = "epoch", .deadline = milliseconds(100)});
+      Work work = group.start().barrier({.label = "epoch", .deadline = milliseconds(100)});
       EXPECT_FALSE(work.done());
       std::this_thread::sleep_for(milliseconds(150));
       EXPECT_TRUE(work.done());
@@ -93,7 +93,7 @@ TEST(PolledCall, CountsAtMostFiveSecondsBetweenTwoPolls) {
         Identity{rank, 2}, clock, world->thread_rendezvous().rendezvous(rank), JobOptions{}));
     const Group group(job);
     if (rank == 1) return sleep_until_true([&] { return over.load(); });
-    Work work = group.start_barrier({.deadline = seconds(28)});
+    Work work = group.start().barrier({.deadline = seconds(28)});
     EXPECT_FALSE(work.done());
     for (int polls = 1; polls <= 5; ++polls) {
       clock->forward(seconds(60));
@@ -130,7 +130,7 @@ TEST(PolledCall, ExcusesABusyWorkerAndThenSaysWhoIsLate) {
           return;
         }
         sleep_until_true([&] { return phase == 1; });
-        Work work = group.start_barrier({.deadline = milliseconds(150)});
+        Work work = group.start().barrier({.deadline = milliseconds(150)});
         const auto end = Clock::now() + milliseconds(500);
         while (Clock::now() < end) {
           ASSERT_FALSE(work.done());
@@ -138,7 +138,7 @@ TEST(PolledCall, ExcusesABusyWorkerAndThenSaysWhoIsLate) {
         }
         phase = 2;
         EXPECT_NO_THROW(work.wait());
-        Work next = group.start_barrier({.label = "next", .deadline = milliseconds(300)});
+        Work next = group.start().barrier({.label = "next", .deadline = milliseconds(300)});
         while (!next.done()) std::this_thread::sleep_for(milliseconds(5));
         EXPECT_THROW(next.wait(), Timeout);
         phase = 3;
@@ -155,13 +155,13 @@ TEST(StartedCall, ThatFindsNoPlaceWaitsUnderItsOwnDeadline) {
     run_thread_ranks(2, [&](const Job& job) {
       const Group group(job, "world", {.lanes = lanes});
       std::vector<Work> works;
-      for (int i = 0; i < lanes * (kRing - 1); ++i) works.push_back(group.start_barrier());
+      for (int i = 0; i < lanes * (kRing - 1); ++i) works.push_back(group.start().barrier());
       if (job.rank() == 0) {
         for (Work& work : works) work.wait();
         std::vector<Work> last_places(static_cast<std::size_t>(lanes));
-        for (Work& work : last_places) work = group.start_barrier();
+        for (Work& work : last_places) work = group.start().barrier();
         const auto begin = Clock::now();
-        EXPECT_THROW(static_cast<void>(group.start_barrier({.deadline = milliseconds(100)})),
+        EXPECT_THROW(static_cast<void>(group.start().barrier({.deadline = milliseconds(100)})),
                      Timeout);
         EXPECT_LT(Clock::now() - begin, seconds(30)) << "the job's deadline is a minute";
         over = true;
@@ -183,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(
         std::pair<const char*, Elsewhere>{"polled",
                                           [](const Job&, const Group& other) {
                                             std::vector<float> y(100'000, 1);
-                                            Work work = other.start_all_reduce(
+                                            Work work = other.start().all_reduce(
                                                 view(y.data(), 100'000), view(y.data(), 100'000),
                                                 Reduction::sum);
                                             work.wait();
@@ -209,7 +209,7 @@ TEST_P(StartedCallElsewhere, MakesProgressWhateverItsSize) {
         float* const x = in_place ? reinterpret_cast<float*>(memory.data()) : own.data();
         std::fill(x, x + count, static_cast<float>(job.rank() + 1));
         if (job.rank() == 0) {
-          Work work = group.start_all_reduce(view(x, count), view(x, count), Reduction::sum);
+          Work work = group.start().all_reduce(view(x, count), view(x, count), Reduction::sum);
           GetParam().second(job, other);
           work.wait();
         } else {
@@ -234,7 +234,7 @@ TEST(StartedCall, MayBeWaitedForByAnotherThread) {
     for (int round = 0; round < 5; ++round) {
       std::fill(x.begin(), x.end(), static_cast<float>(job.rank() + 1));
       Work work =
-          group.start_all_reduce(view(x.data(), kSize), view(x.data(), kSize), Reduction::sum);
+          group.start().all_reduce(view(x.data(), kSize), view(x.data(), kSize), Reduction::sum);
       std::thread waiter([&] { work.wait(); });
       other.barrier();
       waiter.join();

@@ -30,32 +30,32 @@ Work start(const Group& group, const Call& call, float* x) {
   float* const out = x + n;
   switch (call.kind) {
     case OperationKind::all_reduce:
-      return group.start_all_reduce(view(x, n), view(x, n), Reduction::sum);
+      return group.start().all_reduce(view(x, n), view(x, n), Reduction::sum);
     case OperationKind::reduce:
-      return group.start_reduce(view(x, n), view(out, n), Reduction::sum, call.root);
+      return group.start().reduce(view(x, n), view(out, n), Reduction::sum, call.root);
     case OperationKind::reduce_scatter:
-      return group.start_reduce_scatter(view(x, n / size * size), view(out, n / size),
-                                        Reduction::sum);
+      return group.start().reduce_scatter(view(x, n / size * size), view(out, n / size),
+                                          Reduction::sum);
     case OperationKind::all_gather:
-      return group.start_all_gather(view(x, n), view(out, n * size));
+      return group.start().all_gather(view(x, n), view(out, n * size));
     case OperationKind::gather:
-      return group.start_gather(view(x, n), view(out, n * size), call.root);
+      return group.start().gather(view(x, n), view(out, n * size), call.root);
     case OperationKind::broadcast:
-      return group.start_broadcast(view(x, n), call.root);
+      return group.start().broadcast(view(x, n), call.root);
     case OperationKind::scatter:
-      return group.start_scatter(view(x, n / size * size), view(out, n / size), call.root);
+      return group.start().scatter(view(x, n / size * size), view(out, n / size), call.root);
     case OperationKind::all_to_all:
       if (call.is_variable) {
         const std::vector<std::int64_t> each(static_cast<std::size_t>(size), n / size);
-        return group.start_all_to_all_variable(view(x, n / size * size), each,
-                                               view(out, n / size * size), each);
+        return group.start().all_to_all_variable(view(x, n / size * size), each,
+                                                 view(out, n / size * size), each);
       }
-      return group.start_all_to_all(view(x, n / size * size), view(out, n / size * size));
+      return group.start().all_to_all(view(x, n / size * size), view(out, n / size * size));
     case OperationKind::message:
     case OperationKind::barrier:
       break;
   }
-  return group.start_barrier();
+  return group.start().barrier();
 }
 
 /// Whether rank 0 comes to the end of a call that the others have only started.

@@ -172,7 +172,7 @@ Work start_all_reduce(const Group& group, torch::Tensor& inout, Reduction reduct
   const auto view = view_of(inout);
   const Layout layout(inout);
   bump_version(inout);
-  return group.start_all_reduce(view, view, reduction, layout.with(options));
+  return group.start().all_reduce(view, view, reduction, layout.with(options));
 }
 
 torch::Tensor shared_zeros(const Group& group, torch::IntArrayRef sizes, torch::ScalarType dtype) {

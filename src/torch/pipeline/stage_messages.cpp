@@ -257,9 +257,9 @@ void StageMessages::send(int to, const StageMessage& message, const std::string&
     memory = static_cast<std::byte*>(sent.own.data_ptr());
   }
   writer.write(memory);
-  sent.first = group_.start_send({sent.head.data(), 2, DType::int64}, to, {.label = what});
+  sent.first = group_.start().send({sent.head.data(), 2, DType::int64}, to, {.label = what});
   if (sent.number == 0) {
-    sent.second = group_.start_send({memory, sent.head[0], DType::uint8}, to, {.label = what});
+    sent.second = group_.start().send({memory, sent.head[0], DType::uint8}, to, {.label = what});
   }
   bytes_ += bytes;
   for (const auto& [parameter, gradient] : message.parameters) {
