@@ -10,6 +10,7 @@
 #include "run/data/leaf_seed.h"
 #include "torch/model/batch_rows.h"
 #include "torch/model/loss_weight.h"
+#include "torch/model/random_state.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -173,7 +174,7 @@ void DataParallelState::run_leaf(double weight, const std::optional<std::uint64_
   if (backwards_.in_leaf()) throw InvalidArgument("micro_batch() does not nest");
   in_step([&] {
     require_loss_weight(weight);
-    std::optional<GeneratorGuard> guard;
+    std::optional<RandomStateGuard> guard;
     if (seed) {
       guard.emplace();
       torch::manual_seed(leaf_seed(*seed, own_.exchange->protocol().number(),

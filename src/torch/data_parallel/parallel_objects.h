@@ -16,11 +16,11 @@
 #include "sync/step/gradient_source.h"
 #include "sync/step/step_exchange.h"
 #include "sync/step/step_part.h"
-#include "torch/data_parallel/generator_state.h"
 #include "torch/data_parallel/parameter_gradients.h"
 #include "torch/data_parallel/placed_parameters.h"
 #include "torch/data_parallel/split_gradients.h"
 #include "torch/data_parallel/step_weights.h"
+#include "torch/model/random_state.h"
 #include "torch/model/wrapped_model.h"
 #include "tutti/data_parallel.h"
 
@@ -41,7 +41,7 @@ struct ParallelObjects {
   WrappedModel model;
   DataParallelOptions options;
   ModelMemory memory;
-  GeneratorMark generator;
+  RandomStateMark generator;
   std::unique_ptr<StepExchange> exchange;
   std::unique_ptr<CodedGradients> coded;  ///< null without a codec
   std::unique_ptr<DenseGradients> dense;

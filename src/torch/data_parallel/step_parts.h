@@ -16,8 +16,8 @@
 #include "sync/step/owned_ranges.h"
 #include "sync/step/step_exchange.h"
 #include "sync/step/step_part.h"
-#include "torch/data_parallel/generator_state.h"
 #include "torch/data_parallel/parameter_gradients.h"
+#include "torch/model/random_state.h"
 #include "torch/model/wrapped_model.h"
 
 namespace tutti {
@@ -27,7 +27,8 @@ class WrappedModelStepPart : public StepPart {
  public:
   /// Keeps references.
   WrappedModelStepPart(const WrappedModel& model, const HookedParameters& hooked,
-                       StepExchange& exchange, ModelMemory& memory, const GeneratorMark& generator)
+                       StepExchange& exchange, ModelMemory& memory,
+                       const RandomStateMark& generator)
       : model_(model),
         hooked_(hooked),
         exchange_(exchange),
@@ -40,7 +41,7 @@ class WrappedModelStepPart : public StepPart {
   const HookedParameters& hooked_;
   StepExchange& exchange_;
   ModelMemory& memory_;
-  const GeneratorMark& generator_;
+  const RandomStateMark& generator_;
 };
 
 /// Buffers become those of the worker whose count, where they are synchronised.

@@ -71,7 +71,7 @@ class PipelineRunner {
     StageGraph graph;
     TensorList entered;                     ///< while forward runs
     ShardBuffers::Place buffers;            ///< as forward has left them
-    torch::Tensor generator;                ///< between the halves of a backward
+    torch::Tensor random_state;             ///< between the halves of a backward
     std::vector<std::uint8_t> used_before;  ///< parameters, by stages before this one
     bool runs = true;
     double weight = 0;

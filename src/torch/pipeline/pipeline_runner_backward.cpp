@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "torch/model/generators.h"
+#include "torch/model/random_state.h"
 #include "torch/model/without_hooks.h"
 #include "torch/pipeline/pipeline_runner.h"
 
@@ -20,7 +20,7 @@ void PipelineRunner::backward(const StageAction& action) {
   parts_.runner.enter(step_shard(shard));
   if (passage.runs) {
     parts_.buffers.put_back(passage.buffers);
-    set_generator_state(default_generator(), begins ? passage.back.generator : passage.generator);
+    RandomState(begins ? passage.back.random_state : passage.random_state).restore();
   }
   // The leaf of a shard is written by the last of this worker's stages to finish it.
   const bool finishes = work != StageWork::backward_input;
@@ -59,7 +59,7 @@ void PipelineRunner::backward(const StageAction& action) {
           passage.graph.backward_inputs(gradients, more, read_before);
         },
         redirect);
-    passage.generator = generator_state_of(default_generator());
+    passage.random_state = RandomState().bytes();
   }
   if (closes) parts_.runner.end_leaf(passage.runs);
   if (begins && stage > 0) give_back(stage, shard);
@@ -91,7 +91,7 @@ void PipelineRunner::give_back(int stage, int shard) {
   passage.out = {};
   message.state = passage.runs ? StageMessage::State::runs : StageMessage::State::nothing;
   message.weight = passage.weight;
-  message.generator = passage.generator;
+  message.random_state = passage.random_state;
   message.tensors = passage.runs ? passage.graph.take_input_gradients() : TensorList();
   if (has_stage(stage - 1)) {
     passages_.at({stage - 1, shard}).back = std::move(message);

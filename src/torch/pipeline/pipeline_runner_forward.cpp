@@ -7,8 +7,8 @@
 #include <stdexcept>
 
 #include "run/numbers/metric_exchange.h"
-#include "torch/model/generators.h"
 #include "torch/model/overlap.h"
+#include "torch/model/random_state.h"
 #include "torch/model/same_bytes.h"
 #include "torch/pipeline/pipeline_runner.h"
 #include "torch/shards/pipeline_settings.h"
@@ -65,7 +65,7 @@ void PipelineRunner::forward(int stage, int shard) {
     passage.runs = passage.in.state == StageMessage::State::runs;
     passage.used_before = std::move(passage.in.used);
     if (passage.runs) {
-      set_generator_state(default_generator(), passage.in.generator);
+      RandomState(passage.in.random_state).restore();
       passage.entered = passage.graph.enter(passage.in.tensors, passage.in.need_gradient);
       for (const auto place : passage.in.places) values.push_back(passage.entered.at(place));
     }
@@ -176,7 +176,7 @@ void PipelineRunner::end_shard(Passage& passage, int shard, const TensorList& ou
   passage.weight = loss->weight;
   leave(pipeline_.stages - 1, shard, passage, {loss->value});
   passage.back.tensors = {torch::ones_like(loss->value)};
-  passage.back.generator = generator_state_of(default_generator());
+  passage.back.random_state = RandomState().bytes();
 }
 
 void PipelineRunner::give_on(int stage, int shard, Passage& passage, const TensorList& outputs,
@@ -184,7 +184,7 @@ void PipelineRunner::give_on(int stage, int shard, Passage& passage, const Tenso
   StageMessage message{.buffers = std::move(buffers)};
   message.state = passage.runs ? StageMessage::State::runs : StageMessage::State::nothing;
   if (passage.runs) {
-    message.generator = generator_state_of(default_generator());
+    message.random_state = RandomState().bytes();
     TensorList leaving;
     for (const auto& output : outputs) {
       auto place = std::ranges::find_if(

@@ -137,7 +137,7 @@ Writer written(const StageMessage& message) {
   std::int64_t weight = 0;
   std::memcpy(&weight, &message.weight, sizeof weight);
   writer.number(weight);
-  writer.tensor(message.generator);
+  writer.tensor(message.random_state);
   writer.list(message.places);
   writer.list(message.need_gradient);
   writer.list(message.apart);
@@ -175,7 +175,7 @@ StageMessage unpack(const torch::Tensor& bytes) {
   message.state = static_cast<StageMessage::State>(reader.number());
   const auto weight = reader.number();
   std::memcpy(&message.weight, &weight, sizeof weight);
-  message.generator = reader.tensor();
+  message.random_state = reader.tensor();
   message.places = reader.list<std::uint32_t>();
   message.need_gradient = reader.list<std::uint8_t>();
   message.apart = reader.list<std::uint8_t>();

@@ -37,9 +37,9 @@ struct StageMessage {
     failed,   ///< the worker, or one before it, has failed: nothing of the step counts
   };
   State state = State::runs;
-  double weight = 0;             ///< of a gradient: the shard's
-  torch::Tensor generator = {};  ///< where the shard's random numbers stand
-  TensorList tensors = {};       ///< each once
+  double weight = 0;                ///< of a gradient: the shard's
+  torch::Tensor random_state = {};  ///< where the shard's random numbers stand
+  TensorList tensors = {};          ///< each once
   /// Of an activation: which of them each input of the next layer is. One that is given twice stays
   /// one, so that its gradients are added up in the order of the whole model's backward.
   std::vector<std::uint32_t> places = {};

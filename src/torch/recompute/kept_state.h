@@ -11,11 +11,13 @@
 #include <string>
 #include <vector>
 
+#include "torch/model/random_state.h"
+
 namespace tutti {
 
 class KeptState {
  public:
-  /// Of the CPU's default generator, and of `others`.
+  /// Of torch's default generators, and of `others`.
   KeptState(const std::vector<at::Generator>& others, const std::string& name);
 
   /// While it lives everything is as it was kept; then as it was before. The buffers of `modules`
@@ -38,16 +40,14 @@ class KeptState {
       torch::Tensor own;
       torch::Tensor copy;
     };
-    std::vector<at::Generator> generators_;
-    std::vector<torch::Tensor> states_;
+    RandomState random_;
     Autocast autocast_;
     std::vector<Buffer> buffers_;
     friend class KeptState;
   };
 
  private:
-  std::vector<at::Generator> generators_;
-  std::vector<torch::Tensor> states_;
+  RandomState random_;
   Restored::Autocast autocast_;
 };
 

@@ -1,41 +1,41 @@
-#include "torch/data_parallel/generator_state.h"
+#include "torch/model/random_state.h"
 
 #include "torch/training.h"
 
 namespace tutti::test::generator_state_cases {
 namespace {
 
-TEST(GeneratorGuard, WhatIsDrawnAndSeededMeanwhileDoesNotCount) {
+TEST(RandomStateGuard, WhatIsDrawnAndSeededMeanwhileDoesNotCount) {
   torch::manual_seed(7);
   torch::randn(3);
   const auto expected = [] {
-    const GeneratorGuard guard;
+    const RandomStateGuard guard;
     return torch::randn(5);
   }();
   {
-    const GeneratorGuard guard;
+    const RandomStateGuard guard;
     torch::manual_seed(99);
     torch::randn(11);
   }
   EXPECT_TRUE(torch::equal(torch::randn(5), expected));
 }
 
-TEST(GeneratorMark, HoldsThePlaceThatTheGeneratorStoodAtWhenItWasMade) {
+TEST(RandomStateMark, HoldsThePlaceThatTheGeneratorStoodAtWhenItWasMade) {
   torch::manual_seed(7);
-  const GeneratorMark first;
+  const RandomStateMark first;
   torch::randn(3);
-  const GeneratorMark second;
+  const RandomStateMark second;
   EXPECT_EQ(first.position().seed, 7u);
   EXPECT_EQ(second.position().seed, 7u);
   EXPECT_NE(first.position().state, 0u);
   EXPECT_NE(first.position().state, second.position().state);
   torch::manual_seed(7);
-  EXPECT_EQ(GeneratorMark().position().state, first.position().state);
+  EXPECT_EQ(RandomStateMark().position().state, first.position().state);
 }
 
-TEST(GeneratorMark, KnowsNothingOfThePlaceOnceTheGeneratorWasSeededOtherwise) {
+TEST(RandomStateMark, KnowsNothingOfThePlaceOnceTheGeneratorWasSeededOtherwise) {
   torch::manual_seed(7);
-  const GeneratorMark mark;
+  const RandomStateMark mark;
   torch::manual_seed(8);
   EXPECT_EQ(mark.position().seed, 8u);
   EXPECT_EQ(mark.position().state, 0u);

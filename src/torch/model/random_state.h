@@ -1,0 +1,64 @@
+#pragma once
+
+// Where torch's random numbers stand: the generators that draw wherever an operation names none,
+// which all of a program shares. Whatever saves, puts back or compares them does so here, so that a
+// device's generator has one place to come in.
+//
+// Threads: any; each state is taken and put back under its generator's lock. Failure: what torch
+// throws for a generator whose state it cannot take.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace tutti {
+
+class RandomState {
+ public:
+  /// As they stand.
+  RandomState();
+  /// As bytes() of another one, maybe in another process.
+  explicit RandomState(const torch::Tensor& bytes);
+  /// Also that of a generator of the program's own.
+  void add(at::Generator generator);
+  /// The same generators as they stand at the call.
+  RandomState now() const;
+  /// Puts the generators back to where they stood.
+  void restore() const;
+  /// Of the default generators.
+  const torch::Tensor& bytes() const { return states_.front().second; }
+
+ private:
+  std::vector<std::pair<at::Generator, torch::Tensor>> states_;
+};
+
+/// What is drawn and seeded while it lives does not count.
+class RandomStateGuard {
+ public:
+  RandomStateGuard() = default;
+  ~RandomStateGuard() { before_.restore(); }
+  RandomStateGuard(const RandomStateGuard&) = delete;
+  RandomStateGuard& operator=(const RandomStateGuard&) = delete;
+
+ private:
+  RandomState before_;
+};
+
+/// Where the default generators stood when this was made.
+class RandomStateMark {
+ public:
+  RandomStateMark();
+  struct Position {
+    std::uint64_t seed = 0;   ///< what they were seeded with last
+    std::uint64_t state = 0;  ///< digest of where they stood; 0: unknown, they were seeded since
+  };
+  Position position() const;
+
+ private:
+  std::uint64_t seed_;
+  std::uint64_t state_;
+};
+
+}  // namespace tutti
