@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
@@ -33,6 +34,7 @@ LeafFolder::LeafFolder(const Plan& plan, std::byte* arena, StepBoard board, cons
       board_(board),
       options_(options),
       largest_(options.reports_magnitude ? &measured_ : nullptr),
+      magnitudes_(options.reports_magnitude ? plan.parameters().size() : 0),
       before_slot_(std::move(before_slot)),
       before_list_(std::move(before_list)),
       free_(plan.parameters().size()),
@@ -91,14 +93,14 @@ void LeafFolder::begin_leaf(double weight) {
   const auto row = static_cast<int>(nodes_.size());
   std::memset(board_.slot_table(row), kAbsent, free_.size());
   std::fill(finished_.begin(), finished_.end(), std::uint8_t{0});
+  std::fill(magnitudes_.begin(), magnitudes_.end(), 0.0);
   chain_ = start_ ? chain_length({*start_ + leaves_, 1}) : 0;
 }
 
-double LeafFolder::write(std::size_t parameter, const void* gradient, bool last, bool may_stay) {
+void LeafFolder::write(std::size_t parameter, const void* gradient, bool last, bool may_stay) {
   TUTTI_CHECK(in_leaf_ && !finished_[parameter], "a gradient outside its leaf");
   finished_[parameter] = last;
-  measured_ = 0;
-  if (weight_ == 0) return 0;
+  if (weight_ == 0) return;
   const auto& entry = plan_.parameters()[parameter];
   // A tensor without an element may have no address.
   if (entry.spec.count == 0) gradient = place(parameter, 0);
@@ -107,26 +109,23 @@ double LeafFolder::write(std::size_t parameter, const void* gradient, bool last,
     add_scaled(place(parameter, slot), entry.node_type, gradient, entry.spec.dtype,
                entry.spec.count, weight_, largest_);
     if (last) merge(parameter, {std::exchange(slot, kAbsent), nullptr, weight_}, chain_);
-    return measured_;
-  }
-  if (last && chain_ > 0) {
+  } else if (last && chain_ > 0) {
     merge(parameter, {kAbsent, gradient, weight_, may_stay}, chain_);
-    return measured_;
+  } else {
+    slot = take_slot(parameter, last && may_stay ? gradient : nullptr);
+    if (options_.per_parameter_weights) {
+      board_.weights(static_cast<int>(nodes_.size()))[parameter] = weight_;
+    }
+    scale_into(place(parameter, slot), entry.node_type, gradient, entry.spec.dtype,
+               entry.spec.count, weight_, largest_);
   }
-  slot = take_slot(parameter, last && may_stay ? gradient : nullptr);
-  if (options_.per_parameter_weights) {
-    board_.weights(static_cast<int>(nodes_.size()))[parameter] = weight_;
-  }
-  scale_into(place(parameter, slot), entry.node_type, gradient, entry.spec.dtype, entry.spec.count,
-             weight_, largest_);
-  return measured_;
+  note_magnitude(parameter);
 }
 
-double LeafFolder::write(std::size_t parameter, const RowEntries& entries, bool last) {
+void LeafFolder::write(std::size_t parameter, const RowEntries& entries, bool last) {
   TUTTI_CHECK(in_leaf_ && !finished_[parameter], "a gradient outside its leaf");
   finished_[parameter] = last;
-  measured_ = 0;
-  if (weight_ == 0 || entries.count == 0) return 0;
+  if (weight_ == 0 || entries.count == 0) return;
   const auto row = static_cast<int>(nodes_.size());
   auto& slot = board_.slot_table(row)[parameter];
   const auto taken = take_slot(parameter, nullptr);
@@ -134,7 +133,14 @@ double LeafFolder::write(std::size_t parameter, const RowEntries& entries, bool 
       .gather(entries, weight_, largest_);
   slot = slot == kAbsent ? taken : add_nodes(parameter, slot, taken);
   if (options_.per_parameter_weights) board_.weights(row)[parameter] = weight_;
-  return measured_;
+  note_magnitude(parameter);
+}
+
+void LeafFolder::note_magnitude(std::size_t parameter) {
+  if (largest_ == nullptr) return;
+  const double measured = std::exchange(measured_, 0.0);
+  auto& so_far = magnitudes_[parameter];
+  if (std::isfinite(so_far) && !(measured <= so_far)) so_far = measured;
 }
 
 void LeafFolder::end_leaf() {

@@ -53,7 +53,7 @@ class LeafFolder {
  public:
   struct Options {
     bool per_parameter_weights = false;  ///< the board's weights() are kept as well
-    bool reports_magnitude = false;      ///< write() returns the magnitude of what it wrote
+    bool reports_magnitude = false;      ///< magnitude() is known
     /// No node reaches from one side of such a leaf's begin to the other: ascending.
     std::vector<std::int64_t> node_boundaries = {};
   };
@@ -74,11 +74,10 @@ class LeafFolder {
   /// Adds the leaf's gradient of one parameter, in the plan's layout, to what this leaf wrote
   /// before. With `last`, this leaf writes the parameter no more, and it is folded while hot; with
   /// `may_stay`, a gradient in a place that lend() gave stays there as its node: the folder then
-  /// owns it, and the caller must not keep it. Returns the largest magnitude among weight ·
-  /// gradient, not finite if one of them is not; 0 without Options::reports_magnitude.
-  double write(std::size_t parameter, const void* gradient, bool last, bool may_stay = false);
+  /// owns it, and the caller must not keep it.
+  void write(std::size_t parameter, const void* gradient, bool last, bool may_stay = false);
   /// The same for a row-sparse one; without a row it stays absent.
-  double write(std::size_t parameter, const RowEntries& entries, bool last);
+  void write(std::size_t parameter, const RowEntries& entries, bool last);
   void end_leaf();
   /// Puts the slots for sums on the board, once all leaves have ended: slots that are not lent and,
   /// for row-sparse parameters, that contain no node of this worker.
@@ -90,6 +89,9 @@ class LeafFolder {
   bool in_leaf() const { return in_leaf_; }
   /// The weight of the open leaf, or of the last one.
   double weight() const { return weight_; }
+  /// With Options::reports_magnitude, of the last leaf, which has ended: the largest magnitude
+  /// among weight · gradient, not finite if one of them is not; 0 where it wrote none.
+  double magnitude(std::size_t parameter) const { return magnitudes_[parameter]; }
   /// Leaves that have ended.
   std::int64_t leaves() const { return leaves_; }
   std::optional<std::int64_t> start() const { return start_; }
@@ -140,14 +142,16 @@ class LeafFolder {
     return (*lent_)[parameter].load(std::memory_order_acquire);
   }
   void use(std::size_t parameter, int slot);
+  void note_magnitude(std::size_t parameter);
   std::byte* place(std::size_t parameter, std::uint8_t slot) const;
 
   const Plan& plan_;
   std::byte* arena_;
   StepBoard board_;
   Options options_;
-  double measured_ = 0;
-  double* largest_;  ///< measured_, or null without reports_magnitude
+  double measured_ = 0;             ///< of the gradient that is being written
+  double* largest_;                 ///< measured_, or null without reports_magnitude
+  std::vector<double> magnitudes_;  ///< by parameter, of the open leaf; empty without
   std::function<void(int)> before_slot_;
   std::function<void(std::size_t, std::size_t)> before_list_;
   std::vector<StepHeader::Node> nodes_;  ///< a stack; the open leaf's table is the next one

@@ -38,7 +38,7 @@ struct ExchangeOptions {
   /// Number of modules of the model, and the name of the k-th in errors.
   std::size_t modules = 0;
   std::function<std::string(std::size_t k)> module_name = {};
-  /// write() returns the magnitude of what was written.
+  /// LeafIntake::magnitude() is known.
   bool reports_magnitude = false;
   std::optional<std::chrono::milliseconds> deadline = {};
   /// Ends the text of an error about workers that do not come: it names what their program may have

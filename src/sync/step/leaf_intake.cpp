@@ -82,25 +82,23 @@ void LeafIntake::find_start(bool wait) {
   nodes_.leaves().set_start(start);
 }
 
-double LeafIntake::write(std::size_t parameter, const void* gradient, bool last, bool may_stay) {
+void LeafIntake::write(std::size_t parameter, const void* gradient, bool last, bool may_stay) {
   protocol_.job().require_own();
   const auto& spec = nodes_.plan().parameters()[parameter].spec;
   first_look_.note(nodes_.leaves().leaves(), parameter, gradient,
                    static_cast<std::size_t>(spec.count) * size_of(spec.dtype));
-  const double largest = nodes_.leaves().write(parameter, gradient, last, may_stay);
+  nodes_.leaves().write(parameter, gradient, last, may_stay);
   buckets_.note_write(parameter, last);
-  return largest;
 }
 
-double LeafIntake::write(std::size_t parameter, const RowEntries& entries, bool last) {
+void LeafIntake::write(std::size_t parameter, const RowEntries& entries, bool last) {
   protocol_.job().require_own();
   const auto& entry = nodes_.plan().parameters()[parameter];
   first_look_.note(
       nodes_.leaves().leaves(), parameter, entries.values,
       static_cast<std::size_t>(entries.count * entry.row_elements()) * size_of(entry.spec.dtype));
-  const double largest = nodes_.leaves().write(parameter, entries, last);
+  nodes_.leaves().write(parameter, entries, last);
   buckets_.note_write(parameter, last);
-  return largest;
 }
 
 void LeafIntake::finish() {

@@ -31,12 +31,14 @@ class LeafIntake {
   void require_room_from(std::int64_t first, std::int64_t leaves);
   void begin_leaf(double weight);
   /// See LeafFolder::write. In a step of one backward, `last` is what lets a bucket leave.
-  double write(std::size_t parameter, const void* gradient, bool last, bool may_stay = false);
+  void write(std::size_t parameter, const void* gradient, bool last, bool may_stay = false);
   /// The same for a row-sparse parameter.
-  double write(std::size_t parameter, const RowEntries& entries, bool last);
+  void write(std::size_t parameter, const RowEntries& entries, bool last);
   /// See LeafFolder::lend; while a step is open.
   std::unique_ptr<SlotLoan> lend(std::size_t parameter) { return nodes_.leaves().lend(parameter); }
   bool finished(std::size_t parameter) const { return nodes_.leaves().finished(parameter); }
+  /// See LeafFolder::magnitude.
+  double magnitude(std::size_t parameter) const { return nodes_.leaves().magnitude(parameter); }
   void end_leaf() { nodes_.leaves().end_leaf(); }
   /// Index of the next leaf among those of all workers; waits for the workers before this one to
   /// say how many they have.

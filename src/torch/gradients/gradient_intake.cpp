@@ -42,16 +42,15 @@ void HookedParameters::leave(std::size_t begin, std::size_t end, const std::stri
   for (auto p = begin; p < std::min(end, all_.size()); ++p) all_[p].hooks->leave(notice);
 }
 
-double GradientIntake::write(std::size_t parameter, const IncomingGradient& gradient, bool last,
-                             double times) {
+void GradientIntake::write(std::size_t parameter, const IncomingGradient& gradient, bool last,
+                           double times) {
   auto& leaves = exchange_.leaves();
   if (gradient.is_rows()) return leaves.write(parameter, gradient.rows(), last);
   const bool may_stay = zero_copy_ != nullptr && gradient.is_alone();
   if (zero_copy_ != nullptr) zero_copy_->arrived(parameter, gradient.values(), may_stay);
-  const auto largest = leaves.write(parameter, gradient.values().data_ptr(), last, may_stay);
-  if (!last) return largest;
+  leaves.write(parameter, gradient.values().data_ptr(), last, may_stay);
+  if (!last) return;
   for (auto* source : sources_) source->wrote(static_cast<std::uint32_t>(parameter), times);
-  return largest;
 }
 
 }  // namespace tutti

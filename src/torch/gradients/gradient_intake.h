@@ -67,8 +67,8 @@ class GradientIntake {
             row_sparse};
   }
   /// Writes a gradient that is `times` too large. `last`: no other one of the parameter comes in
-  /// this leaf. Returns the largest magnitude, where the exchange reports it (LeafFolder::write).
-  double write(std::size_t parameter, const IncomingGradient& gradient, bool last, double times);
+  /// this leaf.
+  void write(std::size_t parameter, const IncomingGradient& gradient, bool last, double times);
 
  private:
   const WrappedModel& model_;

@@ -111,9 +111,8 @@ void ShardRunner::run_shard(std::int64_t index, const Trainer::Compute& compute)
 /// The shard that was computed last has a weight.
 void ShardRunner::note_ran(std::size_t logical) {
   parts_.notes.same_shards().end_shard();
+  note_magnitudes();
   auto& mine = parts_.board.mine();
-  mine.all.bound += largest_;
-  mine.own[logical].bound += largest_own_;
   if (mine.own_first_ran[logical] < 0) mine.own_first_ran[logical] = shard_;
   if (mine.ran++ == 0) mine.first_ran = shard_;
 }
@@ -185,7 +184,6 @@ void ShardRunner::backward(const std::function<void()>& run, Redirect redirect) 
 }
 
 void ShardRunner::begin_leaf(double weight) {
-  largest_ = largest_own_ = 0;
   parts_.notes.same_shards().begin_shard();
   parts_.exchange.leaves().begin_leaf(weight);
 }
@@ -327,7 +325,7 @@ void ShardRunner::gradient(std::size_t parameter, const torch::Tensor& value) {
   if (!counts) return;
   const auto& values = laid_out.values();
   parts_.notes.same_shards().add(parameter, values.const_data_ptr(), values.nbytes());
-  note(parameter, intake_.write(parameter, laid_out, true, loss_scale_));
+  intake_.write(parameter, laid_out, true, loss_scale_);
 }
 
 void ShardRunner::accumulated(std::size_t parameter) {
@@ -337,14 +335,23 @@ void ShardRunner::accumulated(std::size_t parameter) {
 
 void ShardRunner::backward_ended(bool, std::exception_ptr) {}
 
-void ShardRunner::note(std::size_t parameter, double largest) {
-  const bool is_per_replica = parts_.model.is_per_replica(parameter);
-  auto& so_far = is_per_replica ? largest_own_ : largest_;
-  so_far = std::max(so_far, largest);
-  if (std::isfinite(largest)) return;
+void ShardRunner::note_magnitudes() {
+  const auto& leaves = parts_.exchange.leaves();
   auto& mine = parts_.board.mine();
-  auto& facts = is_per_replica ? mine.own[parts_.replicas->logical_worker_of(shard_)] : mine.all;
-  facts.note_bad(shard_, static_cast<std::int64_t>(parameter));
+  const auto logical = parts_.replicas != nullptr ? parts_.replicas->logical_worker_of(shard_) : 0;
+  double largest = 0;
+  double largest_own = 0;  // of per-replica parameters
+  for (std::size_t p = 0; p < parts_.model.parameters().size(); ++p) {
+    const double magnitude = leaves.magnitude(p);
+    const bool is_per_replica = parts_.model.is_per_replica(p);
+    auto& so_far = is_per_replica ? largest_own : largest;
+    so_far = std::max(so_far, magnitude);
+    if (std::isfinite(magnitude)) continue;
+    auto& facts = is_per_replica ? mine.own[logical] : mine.all;
+    facts.note_bad(shard_, static_cast<std::int64_t>(p));
+  }
+  mine.all.bound += largest;
+  mine.own[logical].bound += largest_own;
 }
 
 }  // namespace tutti

@@ -136,7 +136,8 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   void take_gradients(const ShardAnswer& answer);
   void run_backward(const torch::Tensor& loss);
   void hand_in(const std::vector<torch::Tensor>& gradients);
-  void note(std::size_t parameter, double largest);
+  /// The largest of the leaf's gradients, and those that are not finite.
+  void note_magnitudes();
   /// The second computation of a shard is running, for the audit.
   bool repeats() const { return parts_.audit != nullptr && parts_.audit->repeats(); }
 
@@ -152,8 +153,6 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   bool in_backward_ = false;          ///< of a shard
   Redirect redirect_;                 ///< while one of a pipeline runs
   bool joins_ = false;                ///< see announce()
-  double largest_ = 0;                ///< of the shard's weighted gradients
-  double largest_own_ = 0;            ///< … of per-replica parameters
 };
 
 }  // namespace tutti

@@ -371,13 +371,15 @@ ThreadOutcome compare_with_model(int workers, const Case& test, const ThreadOpti
             double largest = 0;
             for (std::size_t p = 0; p < leaf.size(); ++p) {
               if (p == kShared && !test.shares) continue;
-              if (leaf[p])
-                largest = std::max(largest, exchange.leaves().write(p, leaf[p]->data(), true));
+              if (leaf[p]) exchange.leaves().write(p, leaf[p]->data(), true);
+            }
+            exchange.leaves().end_leaf();
+            for (std::size_t p = 0; p < leaf.size(); ++p) {
+              largest = std::max(largest, exchange.leaves().magnitude(p));
             }
             facts.bound += largest;
             board.mine().all.bound += largest;
             if (step == test.bad_step && s == test.bad_shard) facts.note_bad(s, 3);
-            exchange.leaves().end_leaf();
           }
           board.send();
           exchange.arrive({});

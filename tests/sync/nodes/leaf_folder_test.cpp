@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
+#include <vector>
 
 #include "kernels/fold_program.h"
 #include "sync/gradient_oracle.h"
@@ -14,11 +17,12 @@ namespace tutti::test {
 namespace {
 
 struct Folder {
-  explicit Folder(std::function<void(int)> before_slot = {})
+  explicit Folder(std::function<void(int)> before_slot = {},
+                  const LeafFolder::Options& options = {})
       : plan({{"p", {100}, {1}, 100, DType::float32}}, {}),
         arena(plan.arena_bytes(kMaxSlots)),
         board(1),
-        folder(plan, arena.data(), *board, LeafFolder::Options{}, std::move(before_slot)) {}
+        folder(plan, arena.data(), *board, options, std::move(before_slot)) {}
   void leaf(const Values& values, bool last) {
     folder.begin_leaf(1);
     folder.write(0, values.data(), last);
@@ -70,6 +74,32 @@ TEST(LeafFolder, LearningItsPlaceLateFoldsTheSameNodes) {
       EXPECT_EQ(value(early), value(late));
     }
   }
+}
+
+// Whether a leaf's gradient is in a slot of its own, is added to it in parts, or is folded while
+// hot.
+TEST(LeafFolder, TheMagnitudeIsThatOfAllThatTheLastLeafWrote) {
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  Folder f({}, {.reports_magnitude = true});
+  f.folder.set_start(0);
+  const auto magnitude_of = [&](double weight, const std::vector<float>& parts) {
+    f.folder.begin_leaf(weight);
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      Values values(100, 1.0F);
+      values[37] = parts[part];
+      f.folder.write(0, values.data(), part + 1 == parts.size());
+    }
+    f.folder.end_leaf();
+    return f.folder.magnitude(0);
+  };
+  EXPECT_EQ(magnitude_of(2, {-5}), 10);
+  EXPECT_EQ(magnitude_of(3, {2}), 6);  // the second of a pair: hot
+  EXPECT_EQ(magnitude_of(1, {7, 2, 4}), 7);
+  EXPECT_EQ(magnitude_of(1, {}), 0);
+  EXPECT_FALSE(std::isfinite(magnitude_of(1, {kNaN, 2})));
+  EXPECT_FALSE(std::isfinite(magnitude_of(1, {2, kNaN})));
+  EXPECT_EQ(magnitude_of(0, {kNaN}), 0);
+  EXPECT_EQ(magnitude_of(1, {3}), 3);
 }
 
 TEST(LeafFolder, AsksBeforeItUsesAnotherSlot) {

@@ -212,13 +212,17 @@ void write_leaves(StepExchange& exchange, ShardBoard* board, const ShardRange& m
   exchange.open_shards(mine.begin, mine.count());
   for (auto s = mine.begin; s < mine.end; ++s) {
     exchange.leaves().begin_leaf(weight_of(s));
-    double largest = 0;
     for (std::size_t p = 0; p < kTables.size(); ++p) {
       const auto drawn = draw(kTables[p], p, step, s);
-      largest = std::max(largest, exchange.leaves().write(p, drawn.entries(), true));
+      exchange.leaves().write(p, drawn.entries(), true);
     }
     exchange.leaves().end_leaf();
-    if (board != nullptr) board->mine().all.bound += largest;
+    if (board == nullptr) continue;
+    double largest = 0;
+    for (std::size_t p = 0; p < kTables.size(); ++p) {
+      largest = std::max(largest, exchange.leaves().magnitude(p));
+    }
+    board->mine().all.bound += largest;
   }
 }
 

@@ -111,10 +111,12 @@ void expect_as_alone(int workers, const Case& test) {
         const auto leaf = random_leaf(kUpdatedCounts, step, s, kAbsent);
         double largest = 0;
         for (std::size_t p = 0; p < leaf.size(); ++p) {
-          if (leaf[p])
-            largest = std::max(largest, exchange.leaves().write(p, leaf[p]->data(), true));
+          if (leaf[p]) exchange.leaves().write(p, leaf[p]->data(), true);
         }
         exchange.leaves().end_leaf();
+        for (std::size_t p = 0; p < leaf.size(); ++p) {
+          largest = std::max(largest, exchange.leaves().magnitude(p));
+        }
         board.mine().all.bound += largest;
       }
       exchange.arrive({});
@@ -345,8 +347,9 @@ TEST(PartitionedUpdate, ASumThatOverflowsIsSeenBeforeAnythingIsUpdated) {
       exchange.open_shards(group.rank(), 1);
       board.mine() = {};
       exchange.leaves().begin_leaf(1);
-      board.mine().all.bound = exchange.leaves().write(0, gradient.data(), true);
+      exchange.leaves().write(0, gradient.data(), true);
       exchange.leaves().end_leaf();
+      board.mine().all.bound = exchange.leaves().magnitude(0);
       exchange.arrive({});
       const auto verdict = update.judge(one.loss_scale);
       EXPECT_NE(verdict.refusal, "") << one.gradient;
