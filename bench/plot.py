@@ -321,6 +321,22 @@ def draw_lanes(result, picture):
     finish(figure, result, picture)
 
 
+def draw_speeds(result, picture):
+    """A step's time with equal shares and with shares by speed."""
+    entries = result["entries"]
+    figure, axes = plt.subplots(figsize=(6.4, 1.4 * len(entries)), layout="constrained")
+    for place, (shares, colour) in enumerate((("by speed", "#0b6e4f"), ("equal", "#888888"))):
+        at = [k + 0.38 * (place - 0.5) for k in range(len(entries))]
+        times = [entry["times"][shares]["median_us"] / 1e3 for entry in entries]
+        bar = axes.barh(at, times, 0.38, label=shares, color=colour)
+        axes.bar_label(bar, [number(time) for time in times], fontsize=7, padding=3)
+    axes.set_yticks(range(len(entries)), [entry["name"] for entry in entries], fontsize=8)
+    axes.set_xlabel("ms, five steps", fontsize=9)
+    axes.legend(fontsize=7, frameon=False)
+    bare(axes)
+    finish(figure, result, picture)
+
+
 def draw_recompute(result, picture):
     """Memory against time of each way, beside the plain run."""
     figure, panels = plt.subplots(1, len(result["entries"]), figsize=(5.4 * len(result["entries"]), 4),
@@ -392,7 +408,7 @@ def main(source, picture):
      "convergence": draw_convergence, "embedding": draw_embedding, "fusion": draw_fusion,
      "merge": draw_merge, "level": draw_level, "lanes": draw_lanes, "recompute": draw_recompute,
      "pipeline": draw_pipeline, "classifier": draw_classifier,
-     "hosts": draw_hosts}[result["benchmark"]](result, picture)
+     "speeds": draw_speeds, "hosts": draw_hosts}[result["benchmark"]](result, picture)
     print(f"picture: {picture}")
 
 

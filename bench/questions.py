@@ -25,12 +25,13 @@ from merge import merge
 from pipeline import pipeline
 from recompute import recompute
 from selection import selection
+from speeds import speeds
 from step import step
 
 QUESTIONS = {"all_reduce": all_reduce, "step": step, "memory": memory, "update": update,
              "selection": selection, "codec": codec, "convergence": convergence, "embedding": embedding,
              "fusion": fusion, "classifier": classifier, "merge": merge, "level": level, "lanes": lanes, "recompute": recompute,
-             "pipeline": pipeline, "hosts": hosts}
+             "pipeline": pipeline, "speeds": speeds, "hosts": hosts}
 MODELS = list(dict.fromkeys([*step.MODELS, *memory.MODELS, *hosts.MODELS]))
 
 

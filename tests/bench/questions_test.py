@@ -17,7 +17,7 @@ from questions import QUESTIONS
 
 PROGRAMS = ("tutti", "bench_all_reduce_gloo", "bench_all_reduce_probe", "bench_all_reduce_tensor",
             "bench_all_reduce_tutti", "bench_classifier", "bench_hosts_probe", "bench_lanes",
-            "bench_merge", "bench_pipeline", "bench_recompute", "bench_selection", "bench_step_barrier", "bench_step_gloo",
+            "bench_merge", "bench_pipeline", "bench_recompute", "bench_selection", "bench_speeds", "bench_step_barrier", "bench_step_gloo",
             "bench_step_process",
             "bench_step_trainer", "bench_step_tutti", "char_lm", "update_bench")
 OPTIONS = ("--quick", "--workers", "2", "--largest-mib", "1", "--models", "lstm")
@@ -106,6 +106,11 @@ class Measured(Build):
 
     def test_classifier(self):
         self.expect_shown_at_any_moment("classifier")
+
+    def test_speeds(self):
+        self.expect_shown_at_any_moment("speeds")
+        [cell] = self.result("speeds")["cells"]
+        self.assertAlmostEqual(cell["value"]["faster"], 1.5)
 
     def test_lanes(self):
         self.expect_shown_at_any_moment("lanes")
