@@ -1,11 +1,10 @@
-#include "kernels/fold.h"
+#include "kernels/block_fold.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "base/check.h"
-#include "kernels/block_fold.h"
 
 namespace tutti {
 namespace {
