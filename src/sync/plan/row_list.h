@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <span>
 
-#include "sync/plan/plan.h"
+#include "sync/plan/plan_entry.h"
 
 namespace tutti {
 

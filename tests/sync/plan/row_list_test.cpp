@@ -8,6 +8,9 @@
 #include <map>
 #include <vector>
 
+#include "sync/plan/plan.h"
+#include "sync/plan/plan_entry.h"
+
 namespace tutti::test {
 namespace {
 
