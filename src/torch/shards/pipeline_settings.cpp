@@ -5,7 +5,6 @@
 
 #include <optional>
 
-#include "torch/shards/trainer_settings.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -91,6 +90,20 @@ int workers_of(const Pipeline& pipeline) {
 
 int workers_per_shard(const TrainerOptions& options) {
   return options.pipeline ? workers_of(*options.pipeline) : 1;
+}
+
+std::vector<ShardRange> assignment_of(const TrainerOptions& options, int workers) {
+  const int each = workers_per_shard(options);
+  const int teams = workers / each;
+  if (!options.speeds.empty() && options.speeds.size() != static_cast<std::size_t>(teams)) {
+    throw InvalidArgument(fmt::format("{} speeds for {} {}", options.speeds.size(), teams,
+                                      options.pipeline ? "pipelines" : "workers"));
+  }
+  const auto ranges = options.speeds.empty() ? assign_shards(options.shards, teams)
+                                             : assign_shards(options.shards, options.speeds);
+  std::vector<ShardRange> of_workers;
+  for (const auto& range : ranges) of_workers.insert(of_workers.end(), each, range);
+  return of_workers;
 }
 
 void require_pipeline(const TrainerOptions& options, const Group& group) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a Trainer's pipeline options mean for its group.
+// What a Trainer's pipeline options mean for its group, and which shards its workers compute.
 //
 // Pure functions. Failure: InvalidArgument and Unsupported, as documented at each.
 
@@ -18,6 +18,8 @@ namespace tutti {
 int workers_of(const Pipeline& pipeline);
 /// Neighbouring ranks that compute a shard together; 1 without a pipeline.
 int workers_per_shard(const TrainerOptions& options);
+/// The shards of each worker, by rank: those of one pipeline have the same.
+std::vector<ShardRange> assignment_of(const TrainerOptions& options, int workers);
 
 /// Throws for a pipeline that makes no sense, or that goes with no other of the options, before
 /// anything is made.

@@ -15,7 +15,7 @@
 #include "sync/step/traffic_count.h"
 #include "torch/model/same_bytes.h"
 #include "torch/model/tensor_at.h"
-#include "torch/shards/trainer_settings.h"
+#include "torch/shards/pipeline_settings.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 

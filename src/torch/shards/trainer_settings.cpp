@@ -246,20 +246,6 @@ BufferRule buffer_rule_of(const TrainerOptions& options, const std::string& name
   return has_mean ? BufferRule::mean : BufferRule::first;
 }
 
-std::vector<ShardRange> assignment_of(const TrainerOptions& options, int workers) {
-  const int each = workers_per_shard(options);
-  const int teams = workers / each;
-  if (!options.speeds.empty() && options.speeds.size() != static_cast<std::size_t>(teams)) {
-    throw InvalidArgument(fmt::format("{} speeds for {} {}", options.speeds.size(), teams,
-                                      options.pipeline ? "pipelines" : "workers"));
-  }
-  const auto ranges = options.speeds.empty() ? assign_shards(options.shards, teams)
-                                             : assign_shards(options.shards, options.speeds);
-  std::vector<ShardRange> of_workers;
-  for (const auto& range : ranges) of_workers.insert(of_workers.end(), each, range);
-  return of_workers;
-}
-
 StaysHere stays_of(const TrainerOptions& options, const GroupState& group, const bool& in_halves) {
   if (!group.spans_hosts()) return {};
   std::vector<int> hosts;

@@ -8,7 +8,6 @@
 #include "run/files/run_fingerprint.h"
 #include "run/numbers/loss_scaler.h"
 #include "sync/coded/coded_gradients.h"
-#include "sync/plan/assignment.h"
 #include "sync/step/step_exchange.h"
 #include "sync/update/shared_model.h"
 #include "torch/model/settings.h"
@@ -54,8 +53,6 @@ RunFingerprint facts_of(const TrainerOptions& options, const Optimizer& optimize
 /// The options' rule for that buffer.
 BufferRule buffer_rule_of(const TrainerOptions& options, const std::string& name,
                           const torch::Tensor& buffer);
-/// The shards of each worker, by rank.
-std::vector<ShardRange> assignment_of(const TrainerOptions& options, int workers);
 /// Which gradients stay on this worker's host: those of logical workers that no other one carries,
 /// where what becomes of them is sent instead; those of per-replica parameters only while
 /// `in_halves`, to which it keeps a reference, is false. Empty on one host.

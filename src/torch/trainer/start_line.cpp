@@ -8,7 +8,7 @@
 #include "base/log_line.h"
 #include "memory/memory_need.h"
 #include "sync/plan/assignment.h"
-#include "torch/shards/trainer_settings.h"
+#include "torch/shards/pipeline_settings.h"
 
 namespace tutti {
 
