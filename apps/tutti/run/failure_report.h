@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "apps/tutti/run/worker_process.h"
-#include "job/rendezvous/broker.h"
+#include "job/rendezvous/blame.h"
 
 namespace tutti::command {
 

@@ -17,20 +17,15 @@
 // the descriptors that a worker sends, all workers get an Error that names the limit.
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "base/file_descriptor.h"
 #include "job/hosts/host_order.h"
+#include "job/rendezvous/blame.h"
 
 namespace tutti {
 
-/// One worker told that it failed because of another.
-struct Blame {
-  int rank;
-  int culprit;
-  std::string text;
-};
+struct BrokerState;
 
 class Broker {
  public:
@@ -65,8 +60,7 @@ class Broker {
   HostTraffic traffic() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<BrokerState> state_;
 };
 
 }  // namespace tutti

@@ -19,15 +19,15 @@
 #include "job/hosts/host_memory.h"
 #include "job/hosts/host_order.h"
 #include "job/life/stop_request.h"
-#include "job/rendezvous/broker.h"
+#include "job/rendezvous/blame.h"
 #include "job/rendezvous/gather_table.h"
 #include "job/wire/frame.h"
 #include "job/wire/rank_set.h"
 
 namespace tutti {
 
-struct Broker::State {
-  explicit State(BrokerHosts hosts)
+struct BrokerState {
+  explicit BrokerState(BrokerHosts hosts)
       : memory(hosts.system, hosts.map.ranks_of(hosts.here)),
         order(std::move(hosts), [this](Frame frame) { obey_ordered(std::move(frame)); }) {}
 

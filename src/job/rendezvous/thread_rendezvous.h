@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "job/rendezvous/broker.h"
+#include "job/rendezvous/blame.h"
 #include "job/wire/rendezvous.h"
 
 namespace tutti {

@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-void Broker::State::accept_strangers() {
+void BrokerState::accept_strangers() {
   for (int accepted = 0; listener && accepted < kMaxAccepted; ++accepted) {
     FileDescriptor socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     // The program has closed it, as closefrom(3) does.
@@ -23,7 +23,7 @@ void Broker::State::accept_strangers() {
 }
 
 /// True when nothing is left to hear of a stranger, because it has become a worker or is refused.
-bool Broker::State::introduce(Line& stranger) {
+bool BrokerState::introduce(Line& stranger) {
   Frame frame;
   switch (stranger.reader.read(stranger.socket.get(), frame)) {
     case FrameStatus::again:
