@@ -1,13 +1,10 @@
 #include "comm/channels.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <string>
 
 #include <fmt/format.h>
 
-#include "comm/group_state.h"
-#include "comm/host_link.h"
+#include "comm/communicator.h"
 #include "comm/local/group_lanes.h"
 #include "tutti/error.h"
 
@@ -29,7 +26,7 @@ void Channels::connect(std::span<const std::pair<int, int>> pairs) try {
     if (group_.rank() != low && group_.rank() != high) continue;
     for (const auto& [from, to] : {std::pair{low, high}, std::pair{high, low}}) {
       auto& way = ways_[{from, to}];
-      if (!way) way = make(from, to);
+      if (!way) way = new_way(from, to);
     }
   }
 } catch (...) {
@@ -38,18 +35,14 @@ void Channels::connect(std::span<const std::pair<int, int>> pairs) try {
   throw;
 }
 
-std::shared_ptr<GroupState> Channels::make(int from, int to) const {
+std::shared_ptr<GroupState> Channels::new_way(int from, int to) const {
   const auto rank_of = [this](int member) {
     return group_.ranks()[static_cast<std::size_t>(member)];
   };
   const auto [low, high] = std::minmax({rank_of(from), rank_of(to)});
-  const auto check = [this] { group_.collectives().check(); };
-  auto way = std::make_shared<GroupState>(
-      group_.shared_job(), std::vector<int>{low, high},
-      fmt::format("{}, from rank {} to {}", group_.name(), rank_of(from), rank_of(to)), kOneLane,
-      check);
-  if (way->spans_hosts()) way->link().connect(check);
-  return way;
+  return make_({low, high},
+               fmt::format("{}, from rank {} to {}", group_.name(), rank_of(from), rank_of(to)),
+               [this] { group_.collectives().check(); });
 }
 
 const std::shared_ptr<GroupState>& Channels::way(int from, int to) const {

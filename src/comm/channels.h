@@ -7,19 +7,26 @@
 // Threads: as Group. Failure: that of groups. What fails in one direction ends that one alone; what
 // fails while ways are made ends the group that they are of.
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace tutti {
 
+class Communicator;
 class GroupState;
 
 class Channels {
  public:
+  /// Makes the group of a way, with its link where it needs one; `check`: see LocalGroup.
+  using Make = std::function<std::shared_ptr<GroupState>(std::vector<int> ranks, std::string name,
+                                                         const std::function<void()>& check)>;
   /// Keeps a reference.
-  explicit Channels(const GroupState& group) : group_(group) {}
+  Channels(const Communicator& group, Make make) : group_(group), make_(std::move(make)) {}
 
   /// InvalidArgument where one is not two members.
   void check(std::span<const std::pair<int, int>> pairs) const;
@@ -32,9 +39,10 @@ class Channels {
   const std::shared_ptr<GroupState>& way(int from, int to) const;
 
  private:
-  std::shared_ptr<GroupState> make(int from, int to) const;
+  std::shared_ptr<GroupState> new_way(int from, int to) const;
 
-  const GroupState& group_;
+  const Communicator& group_;
+  Make make_;
   std::map<std::pair<int, int>, std::shared_ptr<GroupState>> ways_;  ///< from, to
 };
 

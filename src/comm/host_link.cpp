@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
-#include "comm/group_state.h"
+#include "comm/communicator.h"
 #include "comm/link/link_engine.h"
 #include "comm/local/group_lanes.h"
 #include "job/gather.h"
@@ -28,14 +28,14 @@ constexpr std::chrono::milliseconds kLook{5};
 
 }  // namespace
 
-HostLink::HostLink(GroupState& state, Options options)
-    : state_(state), options_(std::move(options)) {}
+HostLink::HostLink(Communicator& group, Options options)
+    : group_(group), options_(std::move(options)) {}
 
 HostLink::~HostLink() { drop(); }
 
 void HostLink::connect(const std::function<void()>& check) {
   if (link_) return;
-  const auto firsts = state_.first_of_hosts(check);
+  const auto firsts = group_.first_of_hosts(check);
   if (!firsts) return;
   JobState& job = firsts->job();
   const auto name =
@@ -56,7 +56,7 @@ void HostLink::connect(const std::function<void()>& check) {
         const auto tag = fmt::format("{}, round {}", name, round++);
         std::vector<std::string> all;
         for (auto& parcel : gather(job, tag, firsts->ranks(), {mine, {}}, [&] {
-               state_.collectives().check();
+               group_.collectives().check();
                if (check) check();
              })) {
           all.push_back(std::move(parcel.bytes));
@@ -73,17 +73,17 @@ void HostLink::connect(const std::function<void()>& check) {
   const auto counters = static_cast<std::size_t>(options_.lanes * firsts->size());
   sent_.assign(counters, 0);
   received_.assign(counters, 0);
-  if (state_.rank() == 0 && job.is_news("the links between hosts")) log_choice(engine.reason);
+  if (group_.rank() == 0 && job.is_news("the links between hosts")) log_choice(engine.reason);
 }
 
 /// A peer's end breaks connections before the job knows of it: throws PeerLost where that is what
 /// the engine met.
-void HostLink::throw_if_lost(const GroupState& firsts, const std::exception& error,
+void HostLink::throw_if_lost(const Communicator& firsts, const std::exception& error,
                              const std::function<void()>& check) const {
   // Whatever else is an error of Tutti's has a reason of its own.
   const bool is_own = dynamic_cast<const Error*>(&error) != nullptr;
   if (is_own && dynamic_cast<const IoError*>(&error) == nullptr) return;
-  JobState& job = state_.job();
+  JobState& job = group_.job();
   for (const auto end = job.system().now() + kGrace; job.system().now() < end;) {
     const RankSet lost = job.gone().all & RankSet::of(firsts.ranks());
     if (!lost.empty()) {
@@ -93,7 +93,7 @@ void HostLink::throw_if_lost(const GroupState& firsts, const std::exception& err
       throw PeerLost(lost.first(), text);
     }
     job.require_hosts(options_.name);
-    state_.collectives().check();
+    group_.collectives().check();
     if (check) check();
     std::this_thread::sleep_for(kLook);
   }
@@ -110,7 +110,7 @@ int HostLink::next(std::vector<std::uint64_t>& turns, int lane, int host) {
 }
 
 void HostLink::drop() noexcept {
-  if (!state_.job().is_own()) {
+  if (!group_.job().is_own()) {
     static_cast<void>(link_.release());  // of the worker that made this child: so are its threads
     return;
   }
@@ -139,18 +139,18 @@ Link::Done HostLink::then(std::function<void()> done) {
     } else if (done) {
       done();
     }
-    announce(state_.job().board());
+    announce(group_.job().board());
     --in_calls_;
   };
 }
 
 void HostLink::check() {
   if (!has_failed_) return;
-  const auto now = state_.job().system().now();
+  const auto now = group_.job().system().now();
   if (!failed_at_) failed_at_ = now;
   if (now < *failed_at_ + kGrace) return;
   const std::lock_guard lock(failure_mutex_);
-  const int rank = state_.first_of_hosts()->ranks()[static_cast<std::size_t>(failure_.peer)];
+  const int rank = group_.first_of_hosts()->ranks()[static_cast<std::size_t>(failure_.peer)];
   throw PeerLost(rank, fmt::format("\"{}\": the link to the host of rank {} has failed ({}): {}",
                                    options_.name, rank, link_->description(), failure_.text));
 }

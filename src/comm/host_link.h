@@ -20,9 +20,10 @@
 
 #include "comm/hosts/host_channel.h"
 #include "comm/link/link.h"
-#include "tutti/group.h"
 
 namespace tutti {
+
+class Communicator;
 
 /// The link of the group's hosts, by their numbers: the first member of each has it. After a
 /// failure it is dropped, and made again. The messages of each lane go by turns over as many lanes
@@ -35,7 +36,7 @@ class HostLink final : public HostChannel {
     std::optional<std::chrono::milliseconds> deadline = {};
   };
   /// Keeps a reference.
-  HostLink(GroupState& state, Options options);
+  HostLink(Communicator& group, Options options);
   ~HostLink() override;
   HostLink(const HostLink&) = delete;
   HostLink& operator=(const HostLink&) = delete;
@@ -60,11 +61,11 @@ class HostLink final : public HostChannel {
   Link::Done then(std::function<void()> done);
   /// The engine's lane for the next message of a lane to, or from, a host.
   int next(std::vector<std::uint64_t>& turns, int lane, int host);
-  void throw_if_lost(const GroupState& firsts, const std::exception& error,
+  void throw_if_lost(const Communicator& firsts, const std::exception& error,
                      const std::function<void()>& check) const;
   void log_choice(const std::string& reason);
 
-  GroupState& state_;
+  Communicator& group_;
   Options options_;
   int spread_ = 1;                   ///< lanes of the engine for each lane
   std::vector<std::uint64_t> sent_;  ///< messages so far, by lane and host
