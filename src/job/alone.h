@@ -18,9 +18,9 @@ namespace tutti {
 class Alone {
  public:
   Alone(JobState& job, std::string where) : job_(job), before_(job.alone_in()) {
-    job_.set_alone_in(std::move(where));
+    job_.threads().set_alone_in(std::move(where));
   }
-  ~Alone() { job_.set_alone_in(std::move(before_)); }
+  ~Alone() { job_.threads().set_alone_in(std::move(before_)); }
   Alone(const Alone&) = delete;
   Alone& operator=(const Alone&) = delete;
 

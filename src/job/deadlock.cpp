@@ -5,7 +5,9 @@
 
 #include <fmt/format.h>
 
-#include "job/publish.h"
+#include "base/check.h"
+#include "job/hosts/block_table.h"
+#include "job/hosts/stores.h"
 #include "job/wire/mix.h"
 #include "job/wire/rank_set.h"
 
@@ -98,7 +100,60 @@ bool differ(const NoticeView& a, const NoticeView& b) {
          a.number != b.number || a.seen != b.seen;
 }
 
+/// Has other hosts know this worker's notice as it is on the board, after all that the worker has
+/// published. Nobody is woken.
+void send_notice(JobState& job) {
+  if (!job.spans_hosts() || !job.rendezvous().reaches_hosts()) return;
+  WaitNotice& mine = job.slot(job.identity().rank).notice;
+  const auto text = job.blocks().place_of(&mine.text.version);
+  const auto view = job.blocks().place_of(&mine.view.version);
+  TUTTI_CHECK(text && view, "the board lies in no block");
+  StoreMessage message;
+  message.shared_bytes(*text, sizeof mine.text.words, read(mine.text));
+  message.shared_bytes(*view, sizeof mine.view.words, bytes_of(read(mine)));
+  job.store(message.take(), {.kind = Haste::with_next});
+}
+
+/// A worker is excused while it is busy, or waits for one that is.
+bool is_excused(const JobState& job, int rank, Clock::time_point now, RankSet& seen) {
+  const WorkerSlot& worker = job.slot(rank);
+  seen.insert(rank);
+  if (worker.busy_until.load(std::memory_order_acquire) > now.time_since_epoch().count()) {
+    return true;
+  }
+  const NoticeView notice = read(worker.notice);
+  if (!notice.in_wait()) return false;
+  for (const int next : (notice.missing & RankSet::below(job.identity().size)).ranks())
+    if (!seen.contains(next) && is_excused(job, next, now, seen)) return true;
+  return false;
+}
+
 }  // namespace
+
+RankSet not_excused(const JobState& job, const RankSet& ranks, Clock::time_point now) {
+  RankSet late;
+  for (const int rank : ranks.ranks()) {
+    RankSet seen{job.identity().rank};
+    if (!is_excused(job, rank, now, seen)) late.insert(rank);
+  }
+  return late;
+}
+
+std::string doings_of(const JobState& job, const RankSet& ranks, const char* otherwise) {
+  std::string text;
+  for (const int rank : ranks.ranks()) {
+    const WorkerSlot& worker = job.slot(rank);
+    const NoticeView notice = read(worker.notice);
+    if (notice.in_wait()) {
+      text += fmt::format("; rank {} waits for {} in {}", rank, ranks_text(notice.missing),
+                          read(worker.notice.text));
+    } else if (worker.busy_until.load(std::memory_order_acquire) != 0) {
+      text += fmt::format("; rank {} is busy with \"{}\", for longer than it had said", rank,
+                          read(worker.busy_what));
+    }
+  }
+  return text.empty() ? otherwise : text;
+}
 
 void DeadlockWatch::show(NoticeView view, const std::function<std::string()>& what) {
   if (!shown_.in_wait()) tutti::write(job_.slot(own_rank()).notice.text, what());

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a worker that waits shows of it, and the proof that workers wait for one another, each in
-// something the others have not reached.
+// What a worker that waits shows of it, what that tells those who wait for it, and the proof that
+// workers wait for one another, each in something the others have not reached.
 //
 // Proof. The circle is the set of workers from which, by what each lacks, this one is reached and
 // which reach it (a strongly connected component of all notices). Each notice has a number. Each
@@ -66,5 +66,10 @@ class DeadlockWatch {
   Clock::time_point found_;  ///< when it was first seen so
   bool stands_ = false;      ///< it has stood for long enough to say that it was seen
 };
+
+/// Those of `ranks` that are late: each neither is busy, nor waits for one that is.
+RankSet not_excused(const JobState& job, const RankSet& ranks, Clock::time_point now);
+/// "; rank 2 waits for rank 3 in barrier"; `otherwise` where they show nothing.
+std::string doings_of(const JobState& job, const RankSet& ranks, const char* otherwise = "");
 
 }  // namespace tutti

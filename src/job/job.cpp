@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -21,6 +22,7 @@
 #include "job/job_state.h"
 #include "job/life/launcher_process.h"
 #include "job/mpi_start.h"
+#include "job/publish.h"
 #include "job/rendezvous/host_rendezvous.h"
 #include "job/rendezvous/socket_rendezvous.h"
 #include "job/rendezvous/thread_rendezvous.h"
@@ -231,12 +233,38 @@ Joining join_by(const Environment::Launcher& launcher, const Environment& enviro
   return {std::move(identity), std::move(rendezvous)};
 }
 
+void show_longest(JobState& job, const JobState::BusyPeriods& busy) {
+  WorkerSlot& mine = job.slot(job.identity().rank);
+  const auto longest =
+      std::ranges::max_element(busy.all, {}, &JobState::BusyPeriods::Period::until);
+  const bool is_none = longest == busy.all.end();
+  publish_text(job, mine.busy_what, is_none ? std::string_view() : longest->what);
+  publish_time(job, mine.busy_until, is_none ? Clock::time_point() : longest->until);
+}
+
 }  // namespace
 
 Busy::Busy(std::shared_ptr<JobState> job, std::string what, std::chrono::milliseconds at_most)
-    : job_(std::move(job)), number_(job_->enter_busy(std::move(what), at_most)) {}
+    : job_(std::move(job)) {
+  job_->require_own();
+  if (at_most <= std::chrono::milliseconds::zero())
+    throw InvalidArgument(
+        fmt::format("the time a worker may be busy is {} ms: must be positive", at_most.count()));
+  const auto until = job_->deadline(at_most).at;
+  auto& busy = job_->busy();
+  const std::lock_guard lock(busy.mutex);
+  number_ = ++busy.last_number;
+  busy.all.push_back({number_, std::move(what), until});
+  show_longest(*job_, busy);
+}
 
-Busy::~Busy() { job_->leave_busy(number_); }
+Busy::~Busy() {
+  if (!job_->is_own()) return;
+  auto& busy = job_->busy();
+  const std::lock_guard lock(busy.mutex);
+  std::erase_if(busy.all, [&](const auto& period) { return period.number == number_; });
+  show_longest(*job_, busy);
+}
 
 Job Job::join(const JobOptions& options) {
   const Environment environment = Environment::read();

@@ -10,13 +10,12 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
+#include "base/futex.h"
 #include "base/log.h"
 #include "base/timeline.h"
 #include "job/hosts/block_table.h"
 #include "job/hosts/host_memory.h"
 #include "job/life/life_watch.h"
-#include "job/publish.h"
-#include "job/wait.h"
 #include "job/wire/rank_set.h"
 #include "mpi/mpi_library.h"
 #include "tutti/environment.h"
@@ -152,7 +151,19 @@ void JobState::find_others() {
       });
     }
   }
-  publish_early<std::uint32_t>(*this, slot(identity_.rank).state, WorkerSlot::joined);
+  show(WorkerSlot::joined);
+}
+
+/// Others wait for it as for what publish_early() stores.
+void JobState::show(WorkerSlot::State state) {
+  auto& word = slot(identity_.rank).state;
+  word.store(state, std::memory_order_release);
+  if (const auto place = blocks_->place_of(&word); place && rendezvous_->reaches_hosts()) {
+    StoreMessage message;
+    message.word(*place, state, sizeof word, /*early=*/true);
+    store(message.take());
+  }
+  announce(*board_);
 }
 
 /// `gives`: the broker of this host has it from this worker.
@@ -195,7 +206,7 @@ JobState::~JobState() {
   rendezvous_->when_alone({});
   warn_if_unused();
   if (!gone().died.empty()) leave_mpi_open();
-  publish_early<std::uint32_t>(*this, slot(identity_.rank).state, WorkerSlot::left);
+  show(WorkerSlot::left);
 }
 
 /// Every Group draws a number. A job that a launcher has started has a name for its run.
@@ -229,7 +240,7 @@ Deadline JobState::deadline(std::optional<std::chrono::milliseconds> asked) cons
 
 std::uint64_t JobState::next_number(const std::string& key) {
   require_own();
-  note_thread();
+  threads_.note();
   const std::lock_guard lock(mutex_);
   return numbers_[key]++;
 }
@@ -288,40 +299,6 @@ std::optional<int> JobState::broker_that_lost(const RankSet& told, const Gone& g
   };
   if (!gone.all.contains(first) || !std::ranges::all_of(told.ranks(), is_lost)) return {};
   return first;
-}
-
-std::uint64_t JobState::enter_busy(std::string what, std::chrono::milliseconds at_most) {
-  require_own();
-  require_positive(at_most, "the time a worker may be busy");
-  const auto until = system_->now() + std::min(at_most, kForever);
-  const std::lock_guard lock(mutex_);
-  busy_.push_back({++busy_number_, std::move(what), until});
-  show_busy();
-  return busy_number_;
-}
-
-void JobState::leave_busy(std::uint64_t number) noexcept {
-  if (!is_own()) return;
-  const std::lock_guard lock(mutex_);
-  std::erase_if(busy_, [&](const BusyPeriod& period) { return period.number == number; });
-  show_busy();
-}
-
-void JobState::show_busy() {
-  WorkerSlot& mine = slot(identity_.rank);
-  const auto longest =
-      std::max_element(busy_.begin(), busy_.end(),
-                       [](const BusyPeriod& a, const BusyPeriod& b) { return a.until < b.until; });
-  publish_text(*this, mine.busy_what, longest == busy_.end() ? std::string_view() : longest->what);
-  publish_time(*this, mine.busy_until,
-               longest == busy_.end() ? Clock::time_point() : longest->until);
-}
-
-void JobState::note_thread() noexcept {
-  thread_local char mark;
-  const void* first = nullptr;
-  if (!threads_.first.compare_exchange_strong(first, &mark) && first != &mark)
-    threads_.several.store(true, std::memory_order_release);
 }
 
 }  // namespace tutti

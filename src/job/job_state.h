@@ -10,7 +10,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/deadline.h"
@@ -18,6 +17,7 @@
 #include "base/system.h"
 #include "job/background.h"
 #include "job/hosts/host_map.h"
+#include "job/local_threads.h"
 #include "job/wire/board.h"
 #include "job/wire/rank_set.h"
 #include "job/wire/rendezvous.h"
@@ -117,65 +117,33 @@ class JobState {
   /// (publish.h).
   std::optional<int> broker_that_lost(const RankSet& told, const Gone& gone) const;
 
-  /// Busy periods may overlap: the board shows the one that lasts longest.
-  std::uint64_t enter_busy(std::string what, std::chrono::milliseconds at_most);
-  void leave_busy(std::uint64_t number) noexcept;
-
-  /// See Alone; of the thread that has said it. Empty: nowhere.
-  std::string alone_in() const {
-    return alone_thread_.load() == std::this_thread::get_id() ? alone_in_ : std::string();
-  }
-  /// On one thread of the job at a time; of another one, empty changes nothing.
-  void set_alone_in(std::string where) {
-    const auto me = std::this_thread::get_id();
-    if (where.empty() && alone_thread_.load() != me) return;
-    const auto thread = where.empty() ? std::thread::id() : me;
-    alone_in_ = std::move(where);
-    alone_thread_.store(thread);
-  }
-
-  /// See Stepping: the name of the step that another thread is in; empty: this thread is in one
-  /// from now on, until it has called leave_step() as often.
-  std::string enter_step(std::string who) {
-    const std::lock_guard lock(stepping_.mutex);
-    const auto me = std::this_thread::get_id();
-    if (stepping_.depth > 0 && stepping_.thread != me) return stepping_.who;
-    if (stepping_.depth++ == 0) {
-      stepping_.thread = me;
-      stepping_.who = std::move(who);
-    }
-    return {};
-  }
-  void leave_step() noexcept {
-    const std::lock_guard lock(stepping_.mutex);
-    --stepping_.depth;
-  }
-
-  /// Which of this process' threads use the job: bookkeeping of wait.cpp.
-  struct LocalThreads {
-    std::atomic<bool> notice_taken{false};  ///< one wait at a time shows itself on the board
-    std::atomic<const void*> first{nullptr};
-    std::atomic<bool> several{false};
+  /// Of each Busy that lives. They may overlap: the board shows the one that lasts longest.
+  struct BusyPeriods {
+    struct Period {
+      std::uint64_t number;
+      std::string what;
+      Clock::time_point until;
+    };
+    std::mutex mutex;
+    std::vector<Period> all;
+    std::uint64_t last_number = 0;
   };
+  BusyPeriods& busy() { return busy_; }
+
   LocalThreads& threads() { return threads_; }
+  /// See Alone; of the calling thread. Empty: nowhere.
+  std::string alone_in() const { return threads_.alone_in(); }
   /// Calls that were started and not waited for.
   Background& background() { return background_; }
-  /// The calling thread uses the job.
-  void note_thread() noexcept;
 
  private:
-  struct BusyPeriod {
-    std::uint64_t number;
-    std::string what;
-    Clock::time_point until;
-  };
   [[noreturn]] void refuse_child() const;
   void warn_if_unused() const;
   void find_others();
   void take_board(const FileDescriptor& file, bool gives);
   /// Fixes how waits spin, from the processors of all workers.
   void count_processors(const std::vector<Parcel>& parcels);
-  void show_busy();
+  void show(WorkerSlot::State state);
 
   Identity identity_;
   std::shared_ptr<System> system_;
@@ -198,17 +166,7 @@ class JobState {
   std::mutex mutex_;
   std::map<std::string, std::uint64_t> numbers_;
   std::set<std::string> logged_;
-  std::vector<BusyPeriod> busy_;
-  std::uint64_t busy_number_ = 0;
-  struct SteppingThread {
-    std::mutex mutex;
-    std::thread::id thread;
-    int depth = 0;
-    std::string who;  ///< the outermost
-  };
-  SteppingThread stepping_;
-  std::string alone_in_;  ///< of `alone_thread_`, which alone looks at it
-  std::atomic<std::thread::id> alone_thread_{};
+  BusyPeriods busy_;
 };
 
 }  // namespace tutti

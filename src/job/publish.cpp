@@ -147,16 +147,4 @@ void publish_text(JobState& job, std::atomic<std::uint32_t>& version,
   job.store(message.take());
 }
 
-void send_notice(JobState& job) {
-  if (!job.spans_hosts() || !job.rendezvous().reaches_hosts()) return;
-  WaitNotice& mine = job.slot(job.identity().rank).notice;
-  const auto text = job.blocks().place_of(&mine.text.version);
-  const auto view = job.blocks().place_of(&mine.view.version);
-  TUTTI_CHECK(text && view, "the board lies in no block");
-  StoreMessage message;
-  message.shared_bytes(*text, sizeof mine.text.words, read(mine.text));
-  message.shared_bytes(*view, sizeof mine.view.words, bytes_of(read(mine)));
-  job.store(message.take(), kWithNext);
-}
-
 }  // namespace tutti

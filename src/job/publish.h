@@ -105,8 +105,4 @@ void publish_text(JobState& job, SharedText<Bytes>& to, std::string_view text) {
   publish_text(job, to.version, to.words.data(), Bytes, text);
 }
 
-/// Has other hosts know this worker's notice as it is on the board, after all that the worker has
-/// published. Nobody is woken.
-void send_notice(JobState& job);
-
 }  // namespace tutti

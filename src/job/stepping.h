@@ -19,9 +19,9 @@ class Stepping {
  public:
   /// `who`: "Trainer \"model\"".
   Stepping(JobState& job, std::string who)
-      : job_(&job), elsewhere_(job.enter_step(std::move(who))) {}
+      : job_(&job), elsewhere_(job.threads().enter_step(std::move(who))) {}
   ~Stepping() {
-    if (elsewhere_.empty()) job_->leave_step();
+    if (elsewhere_.empty()) job_->threads().leave_step();
   }
   Stepping(const Stepping&) = delete;
   Stepping& operator=(const Stepping&) = delete;

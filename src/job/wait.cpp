@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "base/futex.h"
 #include "base/log.h"
 #include "job/deadlock.h"
 #include "job/wire/rank_set.h"
@@ -49,7 +48,7 @@ class SlowWait {
   ~SlowWait() {
     if (!showing_) return;
     deadlocks_.hide();
-    job_.threads().notice_taken.store(false, std::memory_order_release);
+    job_.threads().release_notice();
   }
   SlowWait(const SlowWait&) = delete;
   SlowWait& operator=(const SlowWait&) = delete;
@@ -65,11 +64,7 @@ class SlowWait {
   /// Shows what is missing and counts the time since the last look. Returns who is late.
   RankSet count_time(Clock::time_point now);
   void show(Clock::time_point evaluated);
-  bool is_busy(int rank, Clock::time_point now) const;
-  RankSet not_excused(Clock::time_point now) const;
-  bool is_excused(int rank, Clock::time_point now, RankSet& seen) const;
   std::string there(const RankSet& without = {}) const;
-  std::string doings_of(const RankSet& ranks, const char* otherwise = "") const;
   /// Text on who passes on what ranks of other hosts tell: "; rank 2 passes on …".
   std::string way_from(const RankSet& ranks) const;
   [[noreturn]] void throw_lost(const JobState::Gone& gone, const RankSet& lost) const;
@@ -173,7 +168,7 @@ void SlowWait::check() {
 
 RankSet SlowWait::count_time(Clock::time_point now) {
   if (!polls_) show(now);
-  const RankSet late = not_excused(now);
+  const RankSet late = not_excused(job_, missing_, now);
   if (!late.empty() || missing_.empty()) {
     const Clock::duration most = std::clamp<Clock::duration>(
         allowed_ / kStopsInDeadline, kLeastCounted, polls_ ? kMaxCountedOfPolls : kMaxCounted);
@@ -184,15 +179,14 @@ RankSet SlowWait::count_time(Clock::time_point now) {
 }
 
 void SlowWait::show(Clock::time_point evaluated) {
-  JobState::LocalThreads& threads = job_.threads();
   if (!showing_) {
-    if (threads.notice_taken.exchange(true, std::memory_order_acquire)) return;
+    if (!job_.threads().take_notice()) return;
     showing_ = true;
   }
   // Counting the process' threads is expensive, so only a long wait does it.
-  const bool alone =
-      subject_.needs_calls && !sleeps_elsewhere_ && evaluated - start_ >= kLastingWait &&
-      !threads.several.load(std::memory_order_acquire) && !job_.system().has_other_threads();
+  const bool alone = subject_.needs_calls && !sleeps_elsewhere_ &&
+                     evaluated - start_ >= kLastingWait && !job_.threads().are_several() &&
+                     !job_.system().has_other_threads();
   deadlocks_.show({.state = alone ? NoticeView::waiting : NoticeView::shared,
                    .since = count_of(start_),
                    .evaluated = count_of(evaluated),
@@ -200,50 +194,9 @@ void SlowWait::show(Clock::time_point evaluated) {
                   subject_.what);
 }
 
-bool SlowWait::is_busy(int rank, Clock::time_point now) const {
-  return job_.slot(rank).busy_until.load(std::memory_order_acquire) > count_of(now);
-}
-
-/// A worker is excused while it is busy, or waits for one that is.
-bool SlowWait::is_excused(int rank, Clock::time_point now, RankSet& seen) const {
-  seen.insert(rank);
-  if (is_busy(rank, now)) return true;
-  const NoticeView notice = read(job_.slot(rank).notice);
-  if (!notice.in_wait()) return false;
-  for (const int next : others_of(notice.missing).ranks())
-    if (!seen.contains(next) && is_excused(next, now, seen)) return true;
-  return false;
-}
-
-RankSet SlowWait::not_excused(Clock::time_point now) const {
-  RankSet late;
-  for (const int rank : missing_.ranks()) {
-    RankSet seen{job_.identity().rank};
-    if (!is_excused(rank, now, seen)) late.insert(rank);
-  }
-  return late;
-}
-
 std::string SlowWait::there(const RankSet& without) const {
   return ranks_text((subject_.members | RankSet{job_.identity().rank}) - missing_ - without,
                     "is there", "are there");
-}
-
-/// Text on the workers that are waited for: "; rank 2 waits for rank 3 in barrier".
-std::string SlowWait::doings_of(const RankSet& ranks, const char* otherwise) const {
-  std::string text;
-  for (const int rank : ranks.ranks()) {
-    const WorkerSlot& worker = job_.slot(rank);
-    const NoticeView notice = read(worker.notice);
-    if (notice.in_wait()) {
-      text += fmt::format("; rank {} waits for {} in {}", rank, ranks_text(notice.missing),
-                          read(worker.notice.text));
-    } else if (worker.busy_until.load(std::memory_order_acquire) != 0) {
-      text += fmt::format("; rank {} is busy with \"{}\", for longer than it had said", rank,
-                          read(worker.busy_what));
-    }
-  }
-  return text.empty() ? otherwise : text;
 }
 
 std::string SlowWait::way_from(const RankSet& ranks) const {
@@ -298,7 +251,7 @@ void SlowWait::throw_timeout(const RankSet& late) const {
   const std::string text =
       fmt::format("{} not {} {} within {} ({}){}{}", ranks_text(named, "has", "have"),
                   is_on_its_way ? "passed on" : "reached", subject_.what(), seconds_text(counted_),
-                  there(), way_from(named), doings_of(named));
+                  there(), way_from(named), doings_of(job_, named));
   if (!named.empty()) job_.rendezvous().blame(named.first(), text);
   throw Timeout(text);
 }
@@ -330,14 +283,14 @@ void SlowWait::notice_stall(const RankSet& late, Clock::time_point now) {
                        : fmt::format("gives up at {}; ", seconds_text(allowed_));
   log().warn("{} not reached {} ({}; {}{}){}", ranks_text(late, "has", "have"), subject_.what(),
              seconds_text(std::max(now - start_, counted_)), end, there(),
-             doings_of(late, "; what takes one worker alone long is told by Job::busy()"));
+             doings_of(job_, late, "; what takes one worker alone long is told by Job::busy()"));
 }
 
 WaitWatch::WaitWatch(JobState& job, WaitSubject subject, Clock::time_point since)
     : subject_(std::move(subject)),
       never_([] { return false; }),
       wait_(std::make_unique<SlowWait>(job, never_, subject_)) {
-  job.note_thread();
+  job.threads().note();
   wait_->begin(since);
 }
 
@@ -348,7 +301,7 @@ bool WaitWatch::poll_peers() { return wait_->watch(); }
 void WaitWatch::check() { wait_->check(); }
 
 bool yield_until(JobState& job, const std::function<bool()>& ready) {
-  job.note_thread();
+  job.threads().note();
   for (int i = 0; i < kYields; ++i) {
     job.background().progress();
     ::sched_yield();

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 
+#include "base/futex.h"
 #include "job/job_state.h"
 #include "job/wire/rank_set.h"
 
@@ -67,15 +68,6 @@ bool yield_until(JobState& job, const std::function<bool()>& ready);
 /// Slow part of wait_until: sleeps until `ready`. Throws PeerLost, Timeout, Mismatch (workers wait
 /// for one another in different operations), or whatever subject.check throws.
 void sleep_until(JobState& job, const std::function<bool()>& ready, const WaitSubject& subject);
-
-/// Tells the processor that this thread polls.
-inline void pause_cpu() noexcept {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb");
-#endif
-}
 
 /// Returns when ready() is true. `subject` is a callable that makes the WaitSubject; it is called
 /// only when spinning was not enough.
