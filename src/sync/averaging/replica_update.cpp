@@ -49,7 +49,7 @@ void ReplicaUpdate::collect_nodes(double loss_scale) {
   locals_.assign(copies_.size(), {});
   for (std::size_t l = 0; l < locals_.size(); ++l) {
     locals_[l].nodes = nodes[l];
-    locals_[l].divisor = step.weight_of(nodes[l]) * loss_scale;
+    locals_[l].divisor = step.held().weight_of(nodes[l]) * loss_scale;
     locals_[l].refusal = refusal_of(board_.facts_of(l), exchange_.plan());
   }
 }

@@ -130,7 +130,7 @@ void CodedGradients::collect_nodes() {
   for (std::size_t l = 0; l < carried_.size(); ++l) {
     auto& one = carried_[l];
     one.nodes = ranges[l];
-    one.weight = nodes().weight_of(one.nodes);
+    one.weight = nodes().held().weight_of(one.nodes);
     for (std::size_t b = 0; b < board_.buckets().size(); ++b) {
       auto& elements = one.elements[b];
       elements = 0;
@@ -155,7 +155,8 @@ void CodedGradients::collect_nodes() {
 void CodedGradients::find_shares() {
   const bool by_contributors = options_.divisor == Divisor::contributors;
   for (std::uint32_t p = 0; p < exchange_.plan().parameters().size(); ++p) {
-    const double total = by_contributors ? nodes().contributed(p, nodes().all()) : nodes().weight();
+    const double total =
+        by_contributors ? nodes().contributed(p, nodes().held().all()) : nodes().held().weight();
     for (auto& one : carried_) {
       const double own = by_contributors ? nodes().contributed(p, one.nodes) : one.weight;
       one.share[p] = total > 0 ? own / total : 0;
@@ -167,7 +168,7 @@ void CodedGradients::find_shares() {
 /// load among those that carry its leaves, on the host of its first one.
 std::vector<std::vector<std::size_t>> CodedGradients::own_tasks() const {
   const int rank = exchange_.group().rank();
-  const auto held = nodes().held();
+  const auto& held = nodes().held();
   std::vector<std::int64_t> load(static_cast<std::size_t>(exchange_.group().size()));
   const auto load_of = [&](int r) -> std::int64_t& { return load[static_cast<std::size_t>(r)]; };
   const auto host_of = [this](int r) { return exchange_.group().state()->host_of(r); };

@@ -48,7 +48,7 @@ void CodedGradients::fold_to(const ElementRange& range, void* to, bool counts) {
     values += std::count_if(tile.begin(), tile.end(), [](float x) { return !is_absent(x); });
     if (options_.divisor == Divisor::none) {
       scale_into(at, DType::float32, at, DType::float32, static_cast<std::int64_t>(tile.size()),
-                 nodes().weight());
+                 nodes().held().weight());
     }
   }
   if (!counts) return;

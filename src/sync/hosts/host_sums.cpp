@@ -89,7 +89,7 @@ std::byte* HostSums::sum_at(std::uint32_t parameter) const {
 }
 
 void HostSums::find_subtrees() {
-  if (shape_ == nodes_.shape()) return;
+  if (shape_ == nodes_.held().shape()) return;
   subtrees_.clear();
   most_subtrees_ = 1;
   for (int place = 0; place < nodes_.workers_per_leaf(); ++place) {
@@ -99,7 +99,8 @@ void HostSums::find_subtrees() {
       nodes.push_back(node.block);
       hosts.push_back(state_.host_of(node.worker + place));
     }
-    const auto& subtrees = subtrees_.emplace_back(host_subtrees(nodes, hosts, nodes_.leaf_count()));
+    const auto& subtrees =
+        subtrees_.emplace_back(host_subtrees(nodes, hosts, nodes_.held().leaf_count()));
     for (int host = 0; host < layout_.hosts; ++host) {
       most_subtrees_ = std::max(most_subtrees_, static_cast<std::size_t>(std::ranges::count(
                                                     subtrees, host, &HostSubtree::host)));
@@ -111,7 +112,7 @@ void HostSums::find_subtrees() {
         "and not at most {}: give the workers of a host consecutive ranks",
         options_.name, most_subtrees_, kMaxSubtrees));
   }
-  shape_ = nodes_.shape();
+  shape_ = nodes_.held().shape();
 }
 
 void HostSums::add(std::span<const std::uint32_t> parameters) {

@@ -1,5 +1,8 @@
 #include "sync/nodes/held_nodes.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "kernels/wide_fold.h"
 
 namespace tutti {
@@ -28,6 +31,24 @@ double fold_weights(std::span<const Block> blocks, std::span<const double> weigh
              .destinations = {&to, 1},
              .count = 1});
   return sum;
+}
+
+void HeldNodes::collect(std::vector<HeldNode> nodes, std::int64_t leaves) {
+  const auto same_block = [](const HeldNode& a, const HeldNode& b) { return a.block == b.block; };
+  if (leaves != leaf_count_ || !std::ranges::equal(nodes, nodes_, same_block)) ++shape_;
+  nodes_ = std::move(nodes);
+  leaf_count_ = leaves;
+  weight_ = weight_of(all());
+}
+
+double HeldNodes::weight_of(NodeRange range) const {
+  std::vector<Block> blocks;
+  std::vector<double> weights;
+  for (const auto& node : of(range)) {
+    blocks.push_back(node.block);
+    weights.push_back(node.weight);
+  }
+  return fold_weights(blocks, weights, leaf_count_);
 }
 
 }  // namespace tutti

@@ -101,6 +101,8 @@ class LeafFolder {
   int slots_used() const { return slots_used_; }
   /// Bytes of row lists that have been used so far.
   std::size_t list_bytes() const { return list_bytes_; }
+  /// Bytes of the arena that are in use.
+  std::size_t bytes_held() const { return plan_.held_bytes(slots_used_) + list_bytes_; }
   /// The parameter's row list in a slot, which `rows` more are about to join.
   RowRoom room_for(std::size_t parameter, int slot, std::size_t rows);
   /// Gradients of this step that stayed where they were lent a place.

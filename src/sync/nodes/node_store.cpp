@@ -33,7 +33,7 @@ NodeStore::Part NodeStore::part_of(const HeldNode& node, std::size_t parameter) 
 
 int NodeStore::place_of(std::size_t parameter) const {
   if (workers_per_leaf_ == 1) return 0;
-  for (const auto& node : nodes_) {
+  for (const auto& node : held_) {
     const auto part = part_of(node, parameter);
     if (part.slot != kAbsent) return part.worker - node.worker;
   }
@@ -150,50 +150,32 @@ std::vector<std::span<std::byte>> NodeStore::parts_of(const HeldNode& node,
 }
 
 void NodeStore::collect(std::vector<HeldNode> nodes, std::int64_t leaves, bool unscaled) {
-  const auto same_block = [](const HeldNode& a, const HeldNode& b) { return a.block == b.block; };
-  if (leaves != leaf_count_ ||
-      !std::equal(nodes.begin(), nodes.end(), nodes_.begin(), nodes_.end(), same_block)) {
-    ++shape_;
-  }
-  nodes_ = std::move(nodes);
-  leaf_count_ = leaves;
+  held_.collect(std::move(nodes), leaves);
   unscaled_ = unscaled;
-  weight_ = weight_of(all());
-}
-
-double NodeStore::weight_of(NodeRange range) const {
-  std::vector<Block> blocks;
-  std::vector<double> weights;
-  for (auto n = range.begin; n < range.end; ++n) {
-    blocks.push_back(nodes_[n].block);
-    weights.push_back(nodes_[n].weight);
-  }
-  return fold_weights(blocks, weights, leaf_count_);
 }
 
 double NodeStore::contributed(std::uint32_t parameter, NodeRange range) const {
   std::vector<Block> blocks;
   std::vector<double> weights;
-  for (auto n = range.begin; n < range.end; ++n) {
-    const auto& node = nodes_[n];
+  for (const auto& node : held_.of(range)) {
     const auto part = part_of(node, parameter);
     if (part.slot == kAbsent) continue;
     blocks.push_back(node.block);
     weights.push_back(boards_.of(part.worker).weights(node.row)[parameter]);
   }
-  return fold_weights(blocks, weights, leaf_count_);
+  return fold_weights(blocks, weights, held_.leaf_count());
 }
 
 bool NodeStore::touched(std::size_t parameter, NodeRange range) const {
-  const auto nodes = held().subspan(range.begin, range.end - range.begin);
-  return std::ranges::any_of(
-      nodes, [&](const HeldNode& node) { return part_of(node, parameter).slot != kAbsent; });
+  return std::ranges::any_of(held_.of(range), [&](const HeldNode& node) {
+    return part_of(node, parameter).slot != kAbsent;
+  });
 }
 
 NodeSources NodeStore::nodes_of(std::uint32_t parameter, NodeRange range) const {
-  NodeSources sources{parameter, std::string(nodes_.size(), '0'), {}, 1};
+  NodeSources sources{parameter, std::string(held_.size(), '0'), {}, 1};
   for (auto n = range.begin; n < range.end; ++n) {
-    const auto part = part_of(nodes_[n], parameter);
+    const auto part = part_of(held_[n], parameter);
     if (part.slot == kAbsent) continue;
     sources.pattern[n] = '1';
     sources.nodes.push_back(place(part.worker, parameter, part.slot));
@@ -203,7 +185,7 @@ NodeSources NodeStore::nodes_of(std::uint32_t parameter, NodeRange range) const 
 
 double NodeStore::divisor_of(std::uint32_t parameter, NodeRange range) const {
   if (unscaled_ || divisor_ == Divisor::none) return 1;
-  return divisor_ == Divisor::weights ? weight_ : contributed(parameter, range);
+  return divisor_ == Divisor::weights ? held_.weight() : contributed(parameter, range);
 }
 
 NodeSources NodeStore::sources_of(std::uint32_t parameter, NodeRange range) const {
@@ -213,11 +195,11 @@ NodeSources NodeStore::sources_of(std::uint32_t parameter, NodeRange range) cons
 }
 
 NodeSources NodeStore::sources_of(std::uint32_t parameter) const {
-  if (!is_summed(parameter) || !touched(parameter)) return sources_of(parameter, all());
+  if (!is_summed(parameter) || !touched(parameter)) return sources_of(parameter, held_.all());
   const auto* const at = sums_ + plan_.parameters()[parameter].node_offset;
-  NodeSources sum{parameter, std::string(nodes_.size(), '0'), {at}, 1};
+  NodeSources sum{parameter, std::string(held_.size(), '0'), {at}, 1};
   sum.pattern.front() = '1';
-  sum.divisor = divisor_of(parameter, all());
+  sum.divisor = divisor_of(parameter, held_.all());
   return sum;
 }
 

@@ -88,10 +88,6 @@ class NodeStore {
   /// Sends other hosts what this worker has published, but for what is added up between them, and
   /// for what was sent: others may be reading it.
   void send();
-  /// Bytes of this worker's arena that are in use.
-  std::size_t bytes_held() const {
-    return plan_.held_bytes(leaves_.slots_used()) + leaves_.list_bytes();
-  }
 
   // ---- all workers', once they are published ----
 
@@ -105,25 +101,13 @@ class NodeStore {
   int place_of(std::size_t parameter) const;
 
   const StepBoards& boards() const { return boards_; }
-  /// Takes over the step's nodes, ascending over all workers, and adds up their weights. `unscaled`
-  /// nodes were not multiplied by their weights.
+  /// Takes over the step's nodes (HeldNodes). `unscaled` ones were not multiplied by their weights.
   void collect(std::vector<HeldNode> nodes, std::int64_t leaves, bool unscaled = false);
-  /// How often collect() has found other blocks of the tree than before.
-  std::uint64_t shape() const { return shape_; }
-
-  std::span<const HeldNode> held() const { return nodes_; }
-  std::size_t size() const { return nodes_.size(); }
-  NodeRange all() const { return {0, nodes_.size()}; }
-  /// Leaves of the step's tree.
-  std::int64_t leaf_count() const { return leaf_count_; }
-  /// Σ of all leaves' weights, folded along the tree.
-  double weight() const { return weight_; }
-  /// Σ of the weights of the leaves in these nodes; 0 without a node.
-  double weight_of(NodeRange range) const;
+  const HeldNodes& held() const { return held_; }
   /// Σ of the weights of the leaves in these nodes that wrote the parameter, folded along the tree;
   /// 0 where none did. Only by contributors.
   double contributed(std::uint32_t parameter, NodeRange range) const;
-  bool touched(std::size_t parameter) const { return touched(parameter, all()); }
+  bool touched(std::size_t parameter) const { return touched(parameter, held_.all()); }
   bool touched(std::size_t parameter, NodeRange range) const;
   /// Where the hosts of the group have added it up, their sum is the one source.
   NodeSources sources_of(std::uint32_t parameter) const;
@@ -196,11 +180,8 @@ class NodeStore {
   bool nodes_sent_ = false;
   enum class Entry : std::uint8_t { unsent, leaving, sent };
   std::vector<Entry> entries_;  ///< by parameter: what send_entries() has done in this step
-  std::vector<HeldNode> nodes_;
-  std::int64_t leaf_count_ = 0;
-  double weight_ = 0;
+  HeldNodes held_;
   bool unscaled_ = false;
-  std::uint64_t shape_ = 0;
   const std::byte* sums_ = nullptr;
   std::vector<std::uint8_t> summed_;  ///< by parameter; empty: none is
 };

@@ -25,7 +25,7 @@ void SliceFold::fold(const NodeSources& sources, std::int64_t begin, std::int64_
   work.result_type = result_type;
   work.destinations = destinations;
   if (work.sources.size() > kMaxSources) {
-    return wide_fold(present(sources.pattern), nodes_.leaf_count(), work);
+    return wide_fold(present(sources.pattern), nodes_.held().leaf_count(), work);
   }
   work.program = &program_of(sources.pattern);
   tutti::fold(work);
@@ -64,19 +64,20 @@ void SliceFold::fold(std::span<const std::uint32_t> parameters) {
 }
 
 const FoldProgram& SliceFold::program_of(const std::string& pattern) {
-  if (shape_ != nodes_.shape()) programs_.clear();
-  shape_ = nodes_.shape();
+  if (shape_ != nodes_.held().shape()) programs_.clear();
+  shape_ = nodes_.held().shape();
   const auto found = programs_.find(pattern);
   if (found != programs_.end()) return found->second;
   // Rows may be in any of the nodes.
   if (programs_.size() == kMaxPrograms) programs_.clear();
-  return programs_.emplace(pattern, FoldProgram::of_blocks(present(pattern), nodes_.leaf_count()))
+  return programs_
+      .emplace(pattern, FoldProgram::of_blocks(present(pattern), nodes_.held().leaf_count()))
       .first->second;
 }
 
 std::vector<Block> SliceFold::present(const std::string& pattern) const {
   std::vector<Block> blocks;
-  for (std::size_t n = 0; n < nodes_.size(); ++n) {
+  for (std::size_t n = 0; n < nodes_.held().size(); ++n) {
     if (pattern[n] == '1') blocks.push_back(nodes_.held()[n].block);
   }
   return blocks;

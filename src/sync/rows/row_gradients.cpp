@@ -58,7 +58,7 @@ void RowGradients::begin(double loss_scale) {
 }
 
 bool RowGradients::must_be_kept(bool may_overflow) const {
-  return !parameters_.empty() && (may_overflow || nodes_.size() > kMaxSources);
+  return !parameters_.empty() && (may_overflow || nodes_.held().size() > kMaxSources);
 }
 
 bool RowGradients::any() const {

@@ -84,7 +84,7 @@ void BufferMean::mean(std::size_t buffer, NodeRange nodes, void* to) {
   if (!nodes_.touched(buffer, nodes)) return;
   const auto& spec = nodes_.plan().parameters()[buffer].spec;
   auto sources = nodes_.sources_of(static_cast<std::uint32_t>(buffer), nodes);
-  sources.divisor = nodes_.weight_of(nodes);
+  sources.divisor = nodes_.held().weight_of(nodes);
   slices_.fold(sources, 0, spec.count, spec.dtype, {&to, 1});
 }
 

@@ -36,7 +36,7 @@ DenseGradients::DenseGradients(StepExchange& exchange)
       traffic_(exchange.plan(), buckets_as_they_are(exchange), exchange.group().size()) {}
 
 bool DenseGradients::must_be_kept(bool may_overflow) const {
-  return !parameters().empty() && (may_overflow || nodes().size() > kMaxSources);
+  return !parameters().empty() && (may_overflow || nodes().held().size() > kMaxSources);
 }
 
 NodeSources DenseGradients::sources_of(std::uint32_t parameter) const {

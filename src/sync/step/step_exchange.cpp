@@ -170,8 +170,8 @@ void StepExchange::fill_outcome() {
   report.buckets = buckets_.leave_early() ? buckets_.buckets() : 1;
   report.parameters_skipped =
       static_cast<int>(plan().parameters().size()) - report.parameters_touched;
-  report.leaves = nodes_.leaf_count();
-  report.weight = nodes_.weight();
+  report.leaves = nodes_.held().leaf_count();
+  report.weight = nodes_.held().weight();
   report.nodes_held = protocol_.own_header().node_count;
   report.zero_copy_gradients = nodes_.leaves().zero_copy();
 }

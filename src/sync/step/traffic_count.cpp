@@ -86,7 +86,7 @@ PlainTraffic::PlainTraffic(const Plan& plan, Buckets buckets, int workers)
 
 void PlainTraffic::note(const NodeStore& nodes) {
   count_.begin();
-  const auto held = nodes.held();
+  const auto& held = nodes.held();
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     auto& bucket = count_.bucket(b);
     for (std::size_t n = 0; n < held.size();) {

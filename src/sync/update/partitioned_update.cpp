@@ -62,7 +62,7 @@ Verdict PartitionedUpdate::judge(double loss_scale, Verdict verdict) {
   const auto facts = board_.facts();
   verdict.refusal = refusal_of(facts, exchange_.plan());
   verdict.finite = verdict.refusal.empty();
-  const double weight = exchange_.nodes().weight();
+  const double weight = exchange_.nodes().held().weight();
   if (verdict.finite && weight == 0)
     verdict.refusal = "every shard returned nothing() or the weight 0";
   for (auto share = shares_.begin(); share != shares_.end() && verdict.refusal.empty(); ++share) {

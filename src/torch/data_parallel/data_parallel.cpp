@@ -125,7 +125,9 @@ void DataParallel::broadcast_placed() { state().broadcast_placed(); }
 std::vector<std::string> DataParallel::touched() const { return state().touched(); }
 const StepReport& DataParallel::report() const { return state().report(); }
 TrafficReport DataParallel::traffic() const { return state().traffic(); }
-std::size_t DataParallel::bytes_held() const { return state().exchange().nodes().bytes_held(); }
+std::size_t DataParallel::bytes_held() const {
+  return state().exchange().nodes().leaves().bytes_held();
+}
 const Group& DataParallel::group() const { return state().exchange().group(); }
 
 Accumulation::Accumulation(std::shared_ptr<DataParallelState> state,

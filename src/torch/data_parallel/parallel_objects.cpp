@@ -126,7 +126,7 @@ std::string ParallelObjects::text() const {
   if (model.owned() > 0) own += fmt::format(", {} parameters with an owner", model.owned());
   return fmt::format(
       "all settings of data parallel: {} parameters, {} gradient bytes per worker, {} workers{}{}",
-      model.parameters().size(), exchange->nodes().bytes_held(), group.size(),
+      model.parameters().size(), exchange->nodes().leaves().bytes_held(), group.size(),
       text_of(settings_of(options)), own);
 }
 

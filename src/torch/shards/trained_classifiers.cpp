@@ -205,7 +205,7 @@ void ClassifiersStepPart::judge(StepFacts& step) {
 
 /// By contributors too a split layer's is the sum of all weights, as in a DataParallel.
 double ClassifiersStepPart::divisor() const {
-  return nodes_.divisor() == Divisor::none ? 1 : nodes_.weight();
+  return nodes_.divisor() == Divisor::none ? 1 : nodes_.held().weight();
 }
 
 // ---- calls that all make ----

@@ -302,7 +302,7 @@ TEST(RowGradients, ManyNodesAreFoldedToo) {
       exchange.leaves().end_leaf();
     }
     exchange.arrive({});
-    EXPECT_GT(exchange.nodes().size(), 64u);
+    EXPECT_GT(exchange.nodes().held().size(), 64u);
     Room all(table);
     rows.begin(1);
     rows.merge(0, {0, 4}, [&](const RowList& list) { all.room().append(list); });
@@ -382,7 +382,7 @@ TEST(RowGradients, SeveralNodesOfAWorkerAreOneMessage) {
       exchange.leaves().end_leaf();
     }
     exchange.arrive({});
-    EXPECT_EQ(exchange.nodes().size(), 2u);
+    EXPECT_EQ(exchange.nodes().held().size(), 2u);
     keep(exchange, rows);
     exchange.complete([&] { rows.note(); });
     StepReport report;
