@@ -8,9 +8,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "tutti/group.h"
-#include "tutti/job.h"
-
 namespace tutti {
 
 /// The range [first, second) of part `part` when `total` items are cut into `parts`: the first
@@ -18,12 +15,11 @@ namespace tutti {
 std::pair<std::int64_t, std::int64_t> share_of(std::int64_t total, std::int64_t part,
                                                std::int64_t parts);
 
-/// This worker's range of `total` micro-batches, rows, files …
-inline std::pair<std::int64_t, std::int64_t> share_of(std::int64_t total, const Group& group) {
-  return share_of(total, group.rank(), group.size());
-}
-inline std::pair<std::int64_t, std::int64_t> share_of(std::int64_t total, const Job& job) {
-  return share_of(total, job.rank(), job.size());
+/// This worker's range of `total` micro-batches, rows, files … among those of a Group or a Job.
+template <class Workers>
+auto share_of(std::int64_t total, const Workers& workers)
+    -> decltype(share_of(total, workers.rank(), workers.size())) {
+  return share_of(total, workers.rank(), workers.size());
 }
 
 }  // namespace tutti
