@@ -37,7 +37,7 @@
 #include <vector>
 
 #include "tutti/pipeline_schedule.h"
-#include "tutti/recompute.h"
+#include "tutti/tensors.h"
 
 namespace tutti {
 

@@ -46,6 +46,8 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/tensors.h"
+
 namespace tutti {
 
 struct RecomputeOptions {
@@ -57,8 +59,6 @@ struct RecomputeOptions {
   /// named.
   std::vector<std::shared_ptr<torch::nn::Module>> modules = {};
 };
-
-using TensorList = std::vector<torch::Tensor>;
 
 /// `segment(inputs)`. The segment is kept, with all that it holds, until the graph is dropped: what
 /// it refers to has to live as long. In a shard of a Trainer, backward comes when the shard's

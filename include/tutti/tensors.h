@@ -16,6 +16,8 @@
 
 namespace tutti {
 
+using TensorList = std::vector<torch::Tensor>;
+
 /// Unsupported for complex, quantised and other types that Tutti does not move.
 DType dtype_of(const torch::Tensor& tensor);
 torch::ScalarType scalar_type_of(DType dtype);

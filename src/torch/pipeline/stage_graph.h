@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/recompute.h"
+#include "tutti/tensors.h"
 
 namespace tutti {
 

@@ -23,7 +23,7 @@
 
 #include "sync/nodes/step_memory.h"
 #include "tutti/group.h"
-#include "tutti/recompute.h"
+#include "tutti/tensors.h"
 
 namespace tutti {
 
