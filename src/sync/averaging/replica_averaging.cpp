@@ -131,7 +131,7 @@ void ReplicaAveraging::commit(std::vector<UpdateRules>& rules) {
   }
   if (options_.state == StateAtAveraging::keep) return;
   for (const auto p : copies_.parameters()) {
-    if (!is_averaged(p)) continue;
+    if (!rounds_.is_averaged(p)) continue;
     std::int64_t most = 0;
     for (const auto& one : rules) most = std::max(most, one.updates()[p]);
     for (auto& one : rules) {

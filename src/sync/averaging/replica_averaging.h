@@ -65,9 +65,8 @@ class ReplicaAveraging final : private AveragedCopies {
 
   /// The current step is `step`, in which `updating[p]` logical workers update p.
   void begin(std::int64_t step, const std::vector<std::int64_t>& updating);
-  bool is_averaged(std::uint32_t parameter) const { return rounds_.is_averaged(parameter); }
-  /// AveragingRounds::decision_of().
-  std::uint64_t decision_of(std::int64_t step) const { return rounds_.decision_of(step); }
+  /// When what is averaged, and what that costs.
+  AveragingRounds& rounds() { return rounds_; }
   /// Whether some bucket is due, whether its parameters moved or not.
   bool any_due() const { return !rounds_.due_buckets().empty(); }
   /// Whether the current step averages anything.
@@ -77,8 +76,6 @@ class ReplicaAveraging final : private AveragedCopies {
   /// First, once the step has updated its copies: mixes the tile with a mean that was sent before,
   /// where it arrives. All its messages are here.
   void receive(const ElementRange& tile);
-  /// Whether what was sent in step `sent` arrives in the current step.
-  bool arrives_of(std::int64_t sent) const { return rounds_.arrives_of(sent); }
   /// The means that the current step sends are on their way.
   void let_fly();
   /// Between steps: the messages of all means that are on their way are here. Takes the tile's,
@@ -96,9 +93,6 @@ class ReplicaAveraging final : private AveragedCopies {
   /// The current step counts. `rules` are those of each logical worker.
   void commit(std::vector<UpdateRules>& rules);
 
-  /// AveragingRounds::moved() and in_flight().
-  std::vector<std::uint8_t>& moved() { return rounds_.moved(); }
-  std::vector<std::int64_t>& in_flight() { return rounds_.in_flight(); }
   /// What the averaging policy keeps: its own states, residuals, and as values what all copies were
   /// before; null where it keeps nothing.
   const SharedModel* kept() const { return kept_.get(); }
@@ -113,8 +107,6 @@ class ReplicaAveraging final : private AveragedCopies {
   /// Then, on all: AveragingRounds::settle().
   void settle(std::uint32_t parameter);
 
-  /// Bytes that each logical worker sends in the current step, or sent in the last one.
-  std::size_t bytes() const { return rounds_.bytes(); }
   TrafficReport traffic() const;
 
  private:

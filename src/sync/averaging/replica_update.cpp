@@ -152,7 +152,9 @@ void ReplicaUpdate::give(std::vector<HostPiece> pieces) {
 
 /// All that a step sent arrives at once.
 void ReplicaUpdate::await_arrivals() {
-  const auto arrives = [&](const Flight& flight) { return averaging_->arrives_of(flight.step); };
+  const auto arrives = [&](const Flight& flight) {
+    return averaging_->rounds().arrives_of(flight.step);
+  };
   const auto end = std::ranges::find_if_not(flights_, arrives);
   if (end == flights_.begin()) return;
   give_again({flights_.begin(), end});
@@ -200,7 +202,7 @@ void ReplicaUpdate::update_all(double rate_factor) {
       if (updated_[l][p] != 0 && hosts.is_here(l))
         tasks.push_back({l, rules_[l].next(p, rate_factor), sources_of(l, p)});
     }
-    const bool is_averaged = averaging_ != nullptr && averaging_->is_averaged(p);
+    const bool is_averaged = averaging_ != nullptr && averaging_->rounds().is_averaged(p);
     if (tasks.empty() && !is_averaged) continue;
     for (const auto& tile : tiles_of(range)) {
       for (const auto& task : tasks) update_tile(task.logical, tile, task.update, task.sources);
@@ -213,7 +215,7 @@ void ReplicaUpdate::update_all(double rate_factor) {
 
 void ReplicaUpdate::average_all() {
   for (const auto& range : share_) {
-    if (!averaging_->is_averaged(range.parameter)) continue;
+    if (!averaging_->rounds().is_averaged(range.parameter)) continue;
     for (const auto& tile : tiles_of(range)) averaging_->average(tile);
   }
 }

@@ -130,7 +130,7 @@ void ReplicaParameters::end(StepFacts& step) {
   if (is_applied) step.diverged = note_drops(step.shrank);
   if (!are_all()) return;
   auto& report = step.report;  // no gradient was exchanged
-  report.max_sent_bytes = is_applied && averaging_ ? averaging_->bytes() : 0;
+  report.max_sent_bytes = is_applied && averaging_ ? averaging_->rounds().bytes() : 0;
   report.collectives = report.buckets = report.max_sent_bytes > 0 ? 1 : 0;
 }
 
@@ -279,8 +279,8 @@ ReplicaPosition ReplicaParameters::position() const {
   ReplicaPosition position;
   for (const auto& rules : update_->rules()) position.updates.push_back(rules.updates());
   if (averaging_) {
-    position.moved = averaging_->moved();
-    position.in_flight = averaging_->in_flight();
+    position.moved = averaging_->rounds().moved();
+    position.in_flight = averaging_->rounds().in_flight();
   }
   position.drops = drops_;
   return position;
@@ -289,8 +289,8 @@ ReplicaPosition ReplicaParameters::position() const {
 void ReplicaParameters::restore(const ReplicaPosition& position) {
   for (std::size_t l = 0; l < size(); ++l) update_->rules()[l].updates() = position.updates[l];
   if (averaging_) {
-    averaging_->moved() = position.moved;
-    averaging_->in_flight() = position.in_flight;
+    averaging_->rounds().moved() = position.moved;
+    averaging_->rounds().in_flight() = position.in_flight;
   }
   drops_ = position.drops;
 }
@@ -303,7 +303,7 @@ void ReplicaParameters::check(const ReplicaPosition& position) const {
                       });
   if (counts && position.drops.size() == size() &&
       position.moved.size() == (averaging_ ? parameters : 0) &&
-      position.in_flight.size() == (averaging_ ? averaging_->in_flight().size() : 0))
+      position.in_flight.size() == (averaging_ ? averaging_->rounds().in_flight().size() : 0))
     return;
   throw InvalidArgument(
       "the checkpoint's manifest counts updates of other logical workers or parameters");

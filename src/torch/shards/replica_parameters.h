@@ -79,7 +79,7 @@ class ReplicaParameters : public StepPart {
   bool is_due() const { return averaging_ && averaging_->any_due(); }
   /// Digest of what the averaging policy decides of `step`; 0 without one.
   std::uint64_t decision_of(std::int64_t step) const {
-    return averaging_ ? averaging_->decision_of(step) : 0;
+    return averaging_ ? averaging_->rounds().decision_of(step) : 0;
   }
   /// False for a logical worker whose part of the current step is dropped while the step is
   /// applied, or was in the last step.

@@ -118,17 +118,17 @@ TEST(ReplicaAveraging, OnlyWhatMovedBecomesOneAndOnlyWhenItIsDue) {
         }
       }
       averaging.begin(1, {2, 0, 0});
-      EXPECT_FALSE(averaging.is_averaged(0)) << "the first of two steps";
+      EXPECT_FALSE(averaging.rounds().is_averaged(0)) << "the first of two steps";
       EXPECT_FALSE(averaging.any_due());
       averaging.commit(rules);
-      EXPECT_EQ(averaging.moved()[0], 1);
+      EXPECT_EQ(averaging.rounds().moved()[0], 1);
       averaging.begin(2, {0, 0, 0});
       EXPECT_TRUE(averaging.any_due());
-      EXPECT_TRUE(averaging.is_averaged(0)) << "it moved in the step before";
-      EXPECT_FALSE(averaging.is_averaged(2)) << "its copies are equal";
+      EXPECT_TRUE(averaging.rounds().is_averaged(0)) << "it moved in the step before";
+      EXPECT_FALSE(averaging.rounds().is_averaged(2)) << "its copies are equal";
       averaging.average({0, 0, 5});
       averaging.commit(rules);
-      EXPECT_EQ(averaging.moved()[0], 0);
+      EXPECT_EQ(averaging.rounds().moved()[0], 0);
       for (std::size_t l = 0; l < kLogical; ++l) {
         const bool kept = state == StateAtAveraging::keep;
         const auto mean_state = state == StateAtAveraging::average ? 6.0f : 0.5f;
@@ -144,9 +144,9 @@ TEST(ReplicaAveraging, OnlyWhatMovedBecomesOneAndOnlyWhenItIsDue) {
       }
       // Values, and with them the state where it is averaged: handed in and got back by each.
       const std::size_t tensors = state == StateAtAveraging::average ? 2 : 1;
-      EXPECT_EQ(averaging.bytes(), tensors * 5 * sizeof(float));
+      EXPECT_EQ(averaging.rounds().bytes(), tensors * 5 * sizeof(float));
       EXPECT_EQ(averaging.traffic().collectives, 1);
-      EXPECT_EQ(averaging.traffic().all_steps[0].bytes, 2 * kLogical * averaging.bytes());
+      EXPECT_EQ(averaging.traffic().all_steps[0].bytes, 2 * kLogical * averaging.rounds().bytes());
     });
   }
 }
