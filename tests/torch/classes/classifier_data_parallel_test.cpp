@@ -1,6 +1,6 @@
 // The split classifier in the steps of a DataParallel.
 
-#include "torch/split/trained_classifier.h"
+#include "torch/classes/trained_classifier.h"
 #include "tutti/split_tensors.h"
 
 namespace tutti::test::classifier_cases {

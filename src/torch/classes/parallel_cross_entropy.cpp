@@ -7,9 +7,9 @@
 #include <functional>
 #include <utility>
 
+#include "torch/classes/classifier.h"
 #include "torch/model/graph_node.h"
 #include "torch/ops/collective_node.h"
-#include "torch/split/classifier.h"
 #include "tutti/error.h"
 
 namespace tutti {

@@ -9,7 +9,7 @@
 #include <limits>
 #include <thread>
 
-#include "torch/split/trained_classifier.h"
+#include "torch/classes/trained_classifier.h"
 
 namespace tutti::test::classifier_cases {
 namespace {

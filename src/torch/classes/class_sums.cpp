@@ -1,4 +1,4 @@
-#include "torch/split/class_sums.h"
+#include "torch/classes/class_sums.h"
 
 #include <utility>
 

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "support/sanitized.h"
-#include "torch/split/trained_classifier.h"
+#include "torch/classes/trained_classifier.h"
 
 namespace tutti::test::classifier_cases {
 namespace {

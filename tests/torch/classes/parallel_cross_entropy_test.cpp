@@ -5,7 +5,7 @@
 #include <set>
 
 #include "kernels/hash.h"
-#include "torch/split/classifier_cases.h"
+#include "torch/classes/classifier_cases.h"
 
 namespace tutti::test::classifier_cases {
 namespace {

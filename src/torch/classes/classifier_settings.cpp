@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "kernels/rules/registry.h"
-#include "torch/split/class_sampler.h"
-#include "torch/split/classifier.h"
+#include "torch/classes/class_sampler.h"
+#include "torch/classes/classifier.h"
 #include "tutti/error.h"
 #include "tutti/share.h"
 

@@ -1,4 +1,4 @@
-#include "torch/split/class_sampler.h"
+#include "torch/classes/class_sampler.h"
 
 #include <algorithm>
 #include <bit>

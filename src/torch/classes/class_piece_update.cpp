@@ -9,10 +9,10 @@
 #include "kernels/fold_update.h"
 #include "kernels/norm.h"
 #include "run/data/leaf_seed.h"
-#include "torch/split/class_piece.h"
-#include "torch/split/class_rows.h"
-#include "torch/split/class_sums.h"
-#include "torch/split/target_logit.h"
+#include "torch/classes/class_piece.h"
+#include "torch/classes/class_rows.h"
+#include "torch/classes/class_sums.h"
+#include "torch/classes/target_logit.h"
 #include "tutti/tensors.h"
 
 namespace tutti {

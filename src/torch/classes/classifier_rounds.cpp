@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "comm/group_state.h"
-#include "torch/split/classifier.h"
+#include "torch/classes/classifier.h"
 
 namespace tutti {
 

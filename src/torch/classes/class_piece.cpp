@@ -1,4 +1,4 @@
-#include "torch/split/class_piece.h"
+#include "torch/classes/class_piece.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "run/data/leaf_seed.h"
-#include "torch/split/class_rows.h"
-#include "torch/split/class_sampler.h"
-#include "torch/split/class_sums.h"
-#include "torch/split/target_logit.h"
+#include "torch/classes/class_rows.h"
+#include "torch/classes/class_sampler.h"
+#include "torch/classes/class_sums.h"
+#include "torch/classes/target_logit.h"
 
 namespace tutti {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "torch/split/trained_classifier.h"
+#include "torch/classes/trained_classifier.h"
 
 namespace tutti::test::classifier_cases {
 namespace {

@@ -1,4 +1,4 @@
-#include "torch/split/class_rows.h"
+#include "torch/classes/class_rows.h"
 
 #include <ATen/Parallel.h>
 

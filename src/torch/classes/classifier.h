@@ -30,7 +30,7 @@
 #include "run/files/run_fingerprint.h"
 #include "run/files/safetensors_reader.h"
 #include "run/files/safetensors_writer.h"
-#include "torch/split/class_piece.h"
+#include "torch/classes/class_piece.h"
 #include "tutti/parallel_cross_entropy.h"
 
 namespace tutti {

@@ -13,7 +13,7 @@
 #include "kernels/hash.h"
 #include "run/files/safetensors_reader.h"
 #include "run/files/safetensors_writer.h"
-#include "torch/split/classifier.h"
+#include "torch/classes/classifier.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 

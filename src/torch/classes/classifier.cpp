@@ -1,4 +1,4 @@
-#include "torch/split/classifier.h"
+#include "torch/classes/classifier.h"
 #include "torch/split/layer_agreement.h"
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 #include "job/job_state.h"
 #include "kernels/hash.h"
 #include "run/data/leaf_seed.h"
+#include "torch/classes/class_sums.h"
 #include "torch/model/resolved.h"
 #include "torch/model/threads.h"
-#include "torch/split/class_sums.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 

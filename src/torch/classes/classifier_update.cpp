@@ -8,7 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "kernels/norm.h"
-#include "torch/split/classifier.h"
+#include "torch/classes/classifier.h"
 #include "tutti/error.h"
 
 namespace tutti {

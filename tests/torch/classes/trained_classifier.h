@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "torch/split/classifier_cases.h"
+#include "torch/classes/classifier_cases.h"
 
 namespace tutti::test::classifier_cases::trained {
 

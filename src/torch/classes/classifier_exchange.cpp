@@ -10,8 +10,8 @@
 #include "comm/gather_bytes.h"
 #include "comm/group_state.h"
 #include "run/data/leaf_seed.h"
-#include "torch/split/class_sums.h"
-#include "torch/split/classifier.h"
+#include "torch/classes/class_sums.h"
+#include "torch/classes/classifier.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "torch/split/trained_classifier.h"
+#include "torch/classes/trained_classifier.h"
 #include "tutti/split_tensors.h"
 
 namespace tutti::test::classifier_cases {
