@@ -55,8 +55,10 @@ std::string problem_of(const torch::Tensor& features, const torch::Tensor& label
 }  // namespace
 
 Classifier::Classifier(const Group& group, ClassifierSettings settings)
-    : group_(group), settings_(std::move(settings)) {
-  const auto name = fmt::format("classifier \"{}\"", settings_.options.name);
+    : group_(group),
+      settings_(std::move(settings)),
+      rounds_(group_.state()->job(), settings_.label()) {
+  const auto name = settings_.label();
   require_same_layer(group_, name, settings_.facts());
   static std::atomic<std::int64_t> made{0};
   id_ = ++made;
@@ -134,34 +136,14 @@ Classifier::Losses Classifier::forward(const torch::Tensor& features, const torc
                                        bool is_training) {
   const bool learns = is_training && torch::GradMode::is_enabled();
   const torch::NoGradGuard no_grad;
-  return noting_failure([&] { return forward_in_turn(features, labels, is_training, learns); });
-}
-
-Classifier::Losses Classifier::forward_in_turn(const torch::Tensor& features,
-                                               const torch::Tensor& labels, bool is_training,
-                                               bool learns) {
-  const auto refuse = [&](const std::string& why) {
-    throw InvalidArgument(fmt::format("classifier \"{}\"{}", settings_.options.name, why));
-  };
-  const auto alone_in = group_.state()->job().alone_in();
-  if (!announce_ && !alone_in.empty()) {
-    refuse(" in " + alone_in + ", whose model does not have the layer: register_module() it there");
-  }
-  if (step_ && !is_joining_) {
-    if (step_->is_called) {
-      refuse(": a second forward() in a shard, or one outside of a shard, in a step of a Trainer");
-    }
-    step_->is_called = true;
-  }
-  return forward_with_all(features, labels, is_training, learns);
+  return rounds_.run(ClassifierUse::forward, [&] {
+    return forward_with_all(features, labels, is_training && !rounds_.is_evaluation(), learns);
+  });
 }
 
 Classifier::Losses Classifier::forward_with_all(const torch::Tensor& features,
                                                 const torch::Tensor& labels, bool is_training,
                                                 bool learns) {
-  const auto together_now = together();
-  if (announce_ && !is_joining_) announce_(ClassifierUse::forward);
-  if (is_evaluated_) is_training = false;
   auto problem = problem_of(features, labels, settings_);
   if (learns && problem.empty() && has_gradient_of_a_step_before()) {
     problem =
@@ -179,12 +161,13 @@ Classifier::Losses Classifier::forward_with_all(const torch::Tensor& features,
   auto call = std::make_shared<ClassifierCall>();
   call->number = calls_;
   call->updates = updates_;
-  call->era = era_;
+  call->era = rounds_.era();
   agree_on_rows(*call, problem.empty() ? own.size(0) : 0, problem,
                 is_training && settings_.options.sample_rate < 1);
   ++calls_;
   if (is_training) ++training_calls_;
-  if (step_) add(call);  // all members' pending calls are the same then, whatever becomes of shards
+  // In a step all members' pending calls are the same, whatever becomes of shards.
+  if (rounds_.is_step()) add(call);
   result.call = call;
   const auto options = torch::TensorOptions(settings_.computed);
   result.losses = torch::zeros({features.size(0)}, options);
@@ -245,20 +228,23 @@ void Classifier::finish(Losses& result, const torch::Tensor& own, const torch::T
   result.correct.index_copy_(0, result.kept, found.select(1, in + 2).ge(largest));
 }
 
-torch::Tensor Classifier::predict(const torch::Tensor& features) {
-  const torch::NoGradGuard no_grad;
-  return noting_failure([&] {
-    if (step_) {
-      throw InvalidArgument(fmt::format("classifier \"{}\": predict() in a step of a Trainer",
-                                        settings_.options.name));
+void Classifier::join_call(ClassifierUse use) {
+  const auto features = torch::zeros({0, settings_.features}, settings_.computed);
+  rounds_.join([&] {
+    if (use == ClassifierUse::predict) {
+      predict(features);
+    } else {
+      forward(features, torch::zeros({0}, torch::kInt64), !rounds_.is_evaluation());
     }
-    return predict_with_all(features);
   });
 }
 
+torch::Tensor Classifier::predict(const torch::Tensor& features) {
+  const torch::NoGradGuard no_grad;
+  return rounds_.run(ClassifierUse::predict, [&] { return predict_with_all(features); });
+}
+
 torch::Tensor Classifier::predict_with_all(const torch::Tensor& features) {
-  const auto together_now = together();
-  if (announce_ && !is_joining_) announce_(ClassifierUse::predict);
   const auto labels = features.defined() && features.dim() == 2
                           ? torch::zeros({features.size(0)}, torch::kInt64)
                           : torch::Tensor();
@@ -273,7 +259,7 @@ torch::Tensor Classifier::predict_with_all(const torch::Tensor& features) {
   // In an evaluation each member's samples are a batch, whose numbers must not depend on others.
   const Counts together{inputs.size(0)};
   std::int64_t begin = 0;
-  for (const auto rows : is_evaluated_ ? call.rows : together) {
+  for (const auto rows : rounds_.is_evaluation() ? call.rows : together) {
     auto value = values.narrow(0, begin, rows);
     auto of_class = classes.narrow(0, begin, rows);
     for (const auto& piece : pieces_) {

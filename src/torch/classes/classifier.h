@@ -13,7 +13,6 @@
 #include <torch/torch.h>
 
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -23,7 +22,6 @@
 #include <utility>
 #include <vector>
 
-#include "job/alone.h"
 #include "kernels/fold_program.h"
 #include "kernels/hash.h"
 #include "kernels/rules/rule.h"
@@ -31,6 +29,7 @@
 #include "run/files/safetensors_reader.h"
 #include "run/files/safetensors_writer.h"
 #include "torch/classes/class_piece.h"
+#include "torch/classes/classifier_rounds.h"
 #include "tutti/parallel_cross_entropy.h"
 
 namespace tutti {
@@ -58,6 +57,8 @@ struct ClassifierSettings {
   std::int64_t taking_part(std::span<const std::int64_t> labels, bool samples_classes) const;
   /// All that another layer has to have in common to go on with what this one has learnt.
   RunFingerprint facts() const;
+  /// In errors: "classifier \"faces\"".
+  std::string label() const;
 };
 
 /// One call of forward(): its leaves, as all members have them, and what this member alone knows of
@@ -66,9 +67,9 @@ struct ClassifierSettings {
 struct ClassifierCall {
   std::int64_t number = 0;   ///< since the last update
   std::int64_t updates = 0;  ///< of the layer, before it
-  std::int64_t era = 0;      ///< of the layer: see Classifier::era_
+  std::int64_t era = 0;      ///< of the layer's rounds
   std::vector<LeafSamples> leaves;
-  std::vector<std::int64_t> shards;  ///< of the leaves, in a Trainer's step
+  std::vector<std::int64_t> shards;  ///< of the leaves, in a Trainer's step; 0 in its evaluation
   // By member:
   std::vector<std::int64_t> rows;     ///< samples that count
   std::vector<bool> samples_classes;  ///< for them
@@ -79,8 +80,6 @@ struct ClassifierCall {
   torch::Tensor gradients;  ///< of what it called backward() on, by their losses
   bool is_divided = false;  ///< by the sum of a step's weights
 };
-
-enum class ClassifierUse : std::uint8_t { forward, predict };
 
 class Classifier {
  public:
@@ -113,33 +112,14 @@ class Classifier {
   void scale(double factor);
   /// Updates the weights by what was gathered, and forgets it. `how` has neither leaves nor number.
   void update(ClassUpdate how);
-  /// Also the step of a Trainer, if there is one.
+  /// Forgets all gradients, and ends the step of a Trainer, if there is one.
   void forget();
   /// Divides the gradients of calls since the last time, or the last update.
   void divide(double divisor);
   bool has_gradient_of_a_step_before() const;
 
-  // Steps and evaluations of a Trainer (classifier_rounds.cpp), in which members call the layer as
-  // often as their shards and batches do: `announce` comes before each call of this member, and one
-  // that has no call to make joins those of others.
-  using Announce = std::function<void(ClassifierUse)>;
-  void begin_step(std::int64_t step, std::int64_t shards, Announce announce);
-  /// That this member computes from now on, if any.
-  void begin_shard(std::optional<std::int64_t> shard);
-  bool is_in_step() const { return step_.has_value(); }
-  bool is_called_in_shard() const { return step_ && step_->is_called; }
-  bool is_evaluated() const { return is_evaluated_; }
-  /// The Trainer runs the shard's backward, or no longer.
-  void set_backward(bool runs) {
-    if (step_) step_->in_backward = runs;
-  }
-  /// What a call in this shard or batch has thrown, though it may have been caught.
-  void rethrow_failure() const {
-    if (failure_) std::rethrow_exception(failure_);
-  }
-  void begin_evaluation(Announce announce);
-  void end_evaluation() noexcept;
-  /// Without samples.
+  ClassifierRounds& rounds() { return rounds_; }
+  /// Joins another member's call, without samples.
   void join_call(ClassifierUse use);
 
   // The layer as a whole (classifier_file.cpp).
@@ -191,24 +171,10 @@ class Classifier {
   /// `targets` by leaf and own piece.
   torch::Tensor exchange_targets(const ClassifierCall& call,
                                  const std::vector<std::vector<PieceTargets>>& targets) const;
-  /// In a Trainer's steps and evaluations all members come to the calls.
-  std::unique_ptr<Together> together() const;
   void add(const std::shared_ptr<ClassifierCall>& call);
-  /// Keeps what `call` throws in a step or an evaluation, if it is this member's own call.
-  template <class Call>
-  auto noting_failure(const Call& call) {
-    try {
-      return call();
-    } catch (...) {
-      if (announce_ && !is_joining_) failure_ = std::current_exception();
-      throw;
-    }
-  }
-  torch::Tensor predict_with_all(const torch::Tensor& features);
-  Losses forward_in_turn(const torch::Tensor& features, const torch::Tensor& labels,
-                         bool is_training, bool learns);
   Losses forward_with_all(const torch::Tensor& features, const torch::Tensor& labels,
                           bool is_training, bool learns);
+  torch::Tensor predict_with_all(const torch::Tensor& features);
   /// Of a collective: "classifier: features".
   std::string label_of(std::string_view what) const;
 
@@ -222,6 +188,7 @@ class Classifier {
 
   Group group_;
   ClassifierSettings settings_;
+  ClassifierRounds rounds_;
   std::int64_t id_;  ///< of the layer, the same on all members
   std::vector<ClassPiece> pieces_;
   std::int64_t first_piece_ = 0;
@@ -231,22 +198,6 @@ class Classifier {
   std::vector<std::shared_ptr<ClassifierCall>> pending_;
   std::vector<LeafGradient> gradients_;  ///< that were gathered, of leaves of `pending_`
   std::int64_t leaves_ = 1;              ///< of the tree that they are folded along
-
-  /// A step of a Trainer.
-  struct Step {
-    std::int64_t number;
-    std::int64_t shards;
-    std::int64_t shard = -1;  ///< that this member computes; −1: none
-    bool is_called = true;    ///< in this shard
-    bool in_backward = false;
-  };
-  std::optional<Step> step_;
-  Announce announce_;        ///< in a step or an evaluation
-  bool is_joining_ = false;  ///< another member's call
-  std::exception_ptr failure_;
-  /// Steps of a Trainer that have begun, and ended: a call of one is none of another, nor of none.
-  std::int64_t era_ = 0;
-  bool is_evaluated_ = false;
 };
 
 }  // namespace tutti

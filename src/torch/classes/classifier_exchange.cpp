@@ -38,7 +38,7 @@ std::string Classifier::label_of(std::string_view what) const {
 void Classifier::agree_on_rows(ClassifierCall& call, std::int64_t own, const std::string& problem,
                                bool samples_classes) const {
   constexpr std::size_t kNumbers = 5;
-  const std::int64_t mine[kNumbers] = {problem.empty() ? own : -1, step_ ? step_->shard : -1,
+  const std::int64_t mine[kNumbers] = {problem.empty() ? own : -1, rounds_.shard(),
                                        samples_classes ? 1 : 0, call.number, id_};
   const int size = group_.size();
   Counts all(kNumbers * static_cast<std::size_t>(size));
@@ -49,11 +49,10 @@ void Classifier::agree_on_rows(ClassifierCall& call, std::int64_t own, const std
   };
   for (int member = 1; member < size; ++member) {
     if (of(member, 4) == of(0, 4)) continue;
-    throw Mismatch(
-        fmt::format("classifier \"{}\": workers disagree: ranks {} and {} call different "
-                    "layers, which rank 0 has made as its number {} and {}",
-                    settings_.options.name, group_.job_rank(0), group_.job_rank(member), of(0, 4),
-                    of(member, 4)));
+    throw Mismatch(fmt::format(
+        "{}: workers disagree: ranks {} and {} call different layers, which rank 0 has "
+        "made as its number {} and {}",
+        settings_.label(), group_.job_rank(0), group_.job_rank(member), of(0, 4), of(member, 4)));
   }
   const auto refusing = [&] {
     for (int member = 0; member < size; ++member) {
@@ -65,29 +64,27 @@ void Classifier::agree_on_rows(ClassifierCall& call, std::int64_t own, const std
   for (int member = 0; member < size; ++member) {
     call.rows.push_back(of(member, 0));
     call.samples_classes.push_back(of(member, 2) != 0);
-    if (of(member, 0) > 0 && step_) call.shards.push_back(of(member, 1));
-    if (announce_ || (of(member, 2) == of(0, 2) && of(member, 3) == of(0, 3))) continue;
+    if (of(member, 0) > 0 && rounds_.is_open()) call.shards.push_back(of(member, 1));
+    if (rounds_.is_open() || (of(member, 2) == of(0, 2) && of(member, 3) == of(0, 3))) continue;
     const auto text_of = [&](int one) {
       return fmt::format("rank {} is at call {} since the last update or zero_grad(), {}",
                          group_.job_rank(one), of(one, 3) + 1,
                          of(one, 2) != 0 ? "with a sample of the classes" : "with all classes");
     };
-    throw Mismatch(fmt::format("classifier \"{}\": workers disagree: {}; {}",
-                               settings_.options.name, text_of(0), text_of(member)));
+    throw Mismatch(fmt::format("{}: workers disagree: {}; {}", settings_.label(), text_of(0),
+                               text_of(member)));
   }
 }
 
 /// The InvalidArgument of a call on the members that have a problem, PeerFailed on the others.
 void Classifier::throw_problem(const std::string& problem) const {
   const auto all = gather_texts(group_, problem, {.label = label_of("refusals")});
-  if (!problem.empty()) {
-    throw InvalidArgument(fmt::format("classifier \"{}\": {}", settings_.options.name, problem));
-  }
+  if (!problem.empty()) throw InvalidArgument(settings_.label() + ": " + problem);
   const auto refusing = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
   const int rank = group_.job_rank(static_cast<int>(refusing - all.begin()));
-  throw PeerFailed(rank, step_ ? step_->number : 0,
-                   fmt::format("classifier \"{}\": rank {} refuses the call: {}",
-                               settings_.options.name, rank, *refusing));
+  throw PeerFailed(
+      rank, rounds_.number(),
+      fmt::format("{}: rank {} refuses the call: {}", settings_.label(), rank, *refusing));
 }
 
 torch::Tensor Classifier::gather_rows(const torch::Tensor& own, const Counts& rows,
@@ -112,21 +109,20 @@ void Classifier::gather_leaves(ClassifierCall& call, const torch::Tensor& featur
   std::int64_t begin = 0;
   for (std::size_t member = 0; member < call.rows.size(); ++member) {
     if (call.rows[member] == 0) continue;
-    if (step_ || is_evaluated_) {
-      const auto shard = step_ ? call.shards[call.leaves.size()] : 0;
+    if (rounds_.is_open()) {
+      const auto shard = call.shards[call.leaves.size()];
       call.leaf_of[member] = std::ssize(call.leaves);
-      call.leaves.push_back(
-          leaf_of(all_features.narrow(0, begin, call.rows[member]).clone(),
-                  numbers_of(all_labels.narrow(0, begin, call.rows[member])),
-                  leaf_seed(settings_.options.seed, step_ ? step_->number : 0, shard + 1),
-                  call.samples_classes[member]));
+      call.leaves.push_back(leaf_of(all_features.narrow(0, begin, call.rows[member]).clone(),
+                                    numbers_of(all_labels.narrow(0, begin, call.rows[member])),
+                                    leaf_seed(settings_.options.seed, rounds_.number(), shard + 1),
+                                    call.samples_classes[member]));
     } else {
       call.leaf_of[member] = 0;
       call.offsets[member] = begin;
     }
     begin += call.rows[member];
   }
-  if (step_ || is_evaluated_) return;
+  if (rounds_.is_open()) return;
   call.leaves.push_back(leaf_of(all_features, numbers_of(all_labels),
                                 leaf_seed(settings_.options.seed, updates_, training_calls_),
                                 call.samples_classes.front()));

@@ -1,49 +1,61 @@
+#include "torch/classes/classifier_rounds.h"
+
 #include <c10/util/ScopeExit.h>
 
-#include <utility>
-
-#include "comm/group_state.h"
-#include "torch/classes/classifier.h"
+#include "tutti/error.h"
 
 namespace tutti {
 
-std::unique_ptr<Together> Classifier::together() const {
-  return announce_ ? std::make_unique<Together>(group_.state()->job()) : nullptr;
-}
-
-void Classifier::begin_step(std::int64_t step, std::int64_t shards, Announce announce) {
-  forget();
-  step_ = Step{.number = step, .shards = shards};
+void ClassifierRounds::begin_step(std::int64_t step, std::int64_t shards, Announce announce) {
+  round_ = Round{.announce = std::move(announce), .number = step, .shards = shards, .shard = -1};
   ++era_;
-  announce_ = std::move(announce);
 }
 
-void Classifier::begin_shard(std::optional<std::int64_t> shard) {
-  step_->shard = shard.value_or(-1);
-  step_->is_called = !shard;
-  failure_ = nullptr;
+void ClassifierRounds::begin_shard(std::int64_t shard) {
+  round_->shard = shard;
+  round_->is_called = false;
+  round_->failure = nullptr;
 }
 
-void Classifier::begin_evaluation(Announce announce) {
-  announce_ = std::move(announce);
-  is_evaluated_ = true;
-  failure_ = nullptr;
+void ClassifierRounds::set_backward(bool runs) {
+  if (round_) round_->in_backward = runs;
 }
 
-void Classifier::end_evaluation() noexcept {
-  announce_ = nullptr;
-  is_evaluated_ = false;
+void ClassifierRounds::end_step() {
+  if (!is_step()) return;
+  round_.reset();
+  ++era_;
 }
 
-void Classifier::join_call(ClassifierUse use) {
-  is_joining_ = true;
-  const auto end = c10::make_scope_exit([&] { is_joining_ = false; });
-  const auto features = torch::zeros({0, settings_.features}, settings_.computed);
+void ClassifierRounds::begin_evaluation(Announce announce) {
+  round_ = Round{.announce = std::move(announce)};
+}
+
+void ClassifierRounds::require_turn(ClassifierUse use) {
   if (use == ClassifierUse::predict) {
-    predict(features);
-  } else {
-    forward(features, torch::zeros({0}, torch::kInt64), !is_evaluated_);
+    if (is_step()) throw InvalidArgument(layer_ + ": predict() in a step of a Trainer");
+    return;
   }
+  if (const auto alone_in = job_.alone_in(); !round_ && !alone_in.empty()) {
+    throw InvalidArgument(layer_ + " in " + alone_in +
+                          ", whose model does not have the layer: register_module() it there");
+  }
+  if (!is_step() || round_->is_joining) return;
+  if (std::exchange(round_->is_called, true)) {
+    throw InvalidArgument(
+        layer_ +
+        ": a second forward() in a shard, or one outside of a shard, in a step of a Trainer");
+  }
+}
+
+void ClassifierRounds::join(const std::function<void()>& call) {
+  round_->is_joining = true;
+  const auto end = c10::make_scope_exit([&] { round_->is_joining = false; });
+  call();
+}
+
+void ClassifierRounds::rethrow_failure() const {
+  if (round_ && round_->failure) std::rethrow_exception(round_->failure);
 }
 
 }  // namespace tutti

@@ -48,9 +48,7 @@ ClassifierSettings::ClassifierSettings(std::int64_t in, std::int64_t of_classes,
                                        const Optimizer::Rule& by,
                                        const ParallelCrossEntropyOptions& given)
     : features(in), classes(of_classes), options(given), rule(rule_of(by)) {
-  const auto refuse = [&](const std::string& why) {
-    throw InvalidArgument(fmt::format("classifier \"{}\": {}", options.name, why));
-  };
+  const auto refuse = [&](const std::string& why) { throw InvalidArgument(label() + ": " + why); };
   if (features < 1) refuse(fmt::format("{} features: at least 1", features));
   if (classes < 1) refuse(fmt::format("{} classes: at least 1", classes));
   if (!(options.sample_rate > 0 && options.sample_rate <= 1)) {
@@ -79,10 +77,8 @@ ClassifierSettings::ClassifierSettings(std::int64_t in, std::int64_t of_classes,
   }
   if (options.dtype != torch::kFloat32 && options.dtype != torch::kFloat64 &&
       options.dtype != torch::kBFloat16) {
-    throw Unsupported(
-        fmt::format("classifier \"{}\": weights of {}; float32, float64 and bfloat16 "
-                    "are",
-                    options.name, c10::toString(options.dtype)));
+    throw Unsupported(fmt::format("{}: weights of {}; float32, float64 and bfloat16 are", label(),
+                                  c10::toString(options.dtype)));
   }
   computed = options.dtype == torch::kBFloat16 ? torch::kFloat32 : options.dtype;
 }
@@ -143,6 +139,10 @@ RunFingerprint ClassifierSettings::facts() const {
           {"sample_rate", fmt::format("{}", options.sample_rate)},
           {"seed", std::to_string(options.seed)},
           {"dtype", c10::toString(options.dtype)}};
+}
+
+std::string ClassifierSettings::label() const {
+  return fmt::format("classifier \"{}\"", options.name);
 }
 
 ClassifierMemory classifier_memory(int members, std::int64_t features, std::int64_t classes,

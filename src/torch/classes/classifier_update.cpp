@@ -21,16 +21,15 @@ void Classifier::add(const std::shared_ptr<ClassifierCall>& call) {
 
 void Classifier::take_backward(const std::shared_ptr<ClassifierCall>& call) {
   const auto refuse = [&](const char* why) {
-    throw InvalidArgument(
-        fmt::format("classifier \"{}\": a backward {}", settings_.options.name, why));
+    throw InvalidArgument(fmt::format("{}: a backward {}", settings_.label(), why));
   };
   if (call->updates != updates_) {
     refuse("of a forward() that was before an update of the weights: run forward() again");
   }
-  if (call->is_divided || call->era != era_) {
+  if (call->is_divided || call->era != rounds_.era()) {
     refuse("of a forward() that belongs to another step: run forward() again");
   }
-  if (step_ && !step_->in_backward) {
+  if (rounds_.is_step() && !rounds_.is_in_backward()) {
     refuse("in a shard of a Trainer: return shard.loss(), and leave the backward to it");
   }
   add(call);
@@ -61,7 +60,7 @@ void Classifier::gather_gradients(double rate_factor) {
   Counts next(members);
   std::exclusive_scan(rows.begin(), rows.end(), next.begin(), std::int64_t{0});
   gradients_.clear();
-  leaves_ = step_ ? step_->shards : std::max<std::int64_t>(1, std::ssize(pending_));
+  leaves_ = rounds_.shards().value_or(std::max<std::int64_t>(1, std::ssize(pending_)));
   for (std::size_t c = 0; c < pending_.size(); ++c) {
     const auto& call = *pending_[c];
     std::vector<std::vector<torch::Tensor>> parts(call.leaves.size());
@@ -85,11 +84,12 @@ void Classifier::gather_gradients(double rate_factor) {
         inputs = inputs.masked_fill(nothing.unsqueeze(1), 0);
       }
       auto weighted = inputs * by_loss.unsqueeze(1);
-      gradients_.push_back({.samples = &leaf,
-                            .place = step_ ? call.shards[l] : static_cast<std::int64_t>(c),
-                            .inputs = std::move(inputs),
-                            .log_sums = std::move(log_sums),
-                            .weighted_inputs = std::move(weighted)});
+      gradients_.push_back(
+          {.samples = &leaf,
+           .place = rounds_.is_step() ? call.shards[l] : static_cast<std::int64_t>(c),
+           .inputs = std::move(inputs),
+           .log_sums = std::move(log_sums),
+           .weighted_inputs = std::move(weighted)});
     }
   }
   std::ranges::sort(gradients_, {}, &LeafGradient::place);
@@ -155,11 +155,7 @@ void Classifier::forget() {
   }
   gradients_.clear();
   pending_.clear();
-  if (!step_) return;
-  announce_ = nullptr;
-  failure_ = nullptr;
-  step_.reset();
-  ++era_;
+  rounds_.end_step();
 }
 
 void Classifier::divide(double divisor) {

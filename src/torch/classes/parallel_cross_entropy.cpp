@@ -65,7 +65,7 @@ torch::Tensor ParallelCrossEntropyImpl::forward(const torch::Tensor& features,
     if (reduction == LossReduction::mean && kept > 0) loss = loss / kept;
   }
   // In an evaluation there is nothing to learn from.
-  if (!ops::records_gradients(loss.scalar_type()) || own_->is_evaluated()) return loss;
+  if (!ops::records_gradients(loss.scalar_type()) || own_->rounds().is_evaluation()) return loss;
   const auto node = make_graph_node<LossNode>(
       [own = own_, weight = shared_weight(), result, reduction, kept, samples = features.size(0)](
           const torch::Tensor& gradient, bool counts) {
@@ -92,14 +92,12 @@ torch::Tensor ParallelCrossEntropyImpl::predict(const torch::Tensor& features) {
 }
 
 void ParallelCrossEntropyImpl::step(double rate_factor) {
-  if (own_->is_in_step()) {
-    throw InvalidArgument(fmt::format(
-        "classifier \"{}\": step() in a step of a Trainer, which updates the layer itself",
-        own_->settings().options.name));
+  if (own_->rounds().is_step()) {
+    throw InvalidArgument(own_->settings().label() +
+                          ": step() in a step of a Trainer, which updates the layer itself");
   }
   if (!std::isfinite(rate_factor)) {
-    throw InvalidArgument(
-        fmt::format("classifier \"{}\": step({})", own_->settings().options.name, rate_factor));
+    throw InvalidArgument(fmt::format("{}: step({})", own_->settings().label(), rate_factor));
   }
   own_->gather_gradients(rate_factor);
   own_->update({.rate_factor = rate_factor});
@@ -107,7 +105,7 @@ void ParallelCrossEntropyImpl::step(double rate_factor) {
 
 void ParallelCrossEntropyImpl::zero_grad(bool set_to_none) {
   SplitModule::zero_grad(set_to_none);
-  if (!own_->is_in_step()) own_->forget();
+  if (!own_->rounds().is_step()) own_->forget();
 }
 
 std::int64_t ParallelCrossEntropyImpl::updates() const { return own_->updates(); }
@@ -126,9 +124,8 @@ std::uint64_t ParallelCrossEntropyImpl::bytes_of_all() const {
 std::string ParallelCrossEntropyImpl::sha256() { return own_->sha256(); }
 void ParallelCrossEntropyImpl::save(const std::string& file) { own_->save(file); }
 void ParallelCrossEntropyImpl::load(const std::string& file) {
-  if (own_->is_in_step()) {
-    throw InvalidArgument(fmt::format("classifier \"{}\": load() in a step of a Trainer",
-                                      own_->settings().options.name));
+  if (own_->rounds().is_step()) {
+    throw InvalidArgument(own_->settings().label() + ": load() in a step of a Trainer");
   }
   own_->load(file);
 }

@@ -112,8 +112,8 @@ void TrainedClassifiers::begin_step(std::int64_t step, const torch::nn::Module* 
   is_active_.clear();
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     is_active_.push_back(active == nullptr || wanted.contains(layers_[l].layer));
-    layers_[l].own().begin_step(step, shards_,
-                                [this, l](ClassifierUse use) { join_others(call_of(l, use)); });
+    layers_[l].own().forget();
+    layers_[l].own().rounds().begin_step(step, shards_, announce_of(l));
   }
 }
 
@@ -123,15 +123,15 @@ void TrainedClassifiers::run_shards(const std::function<void()>& shards) {
 }
 
 void TrainedClassifiers::set_backward(bool runs) const {
-  for (const auto& layer : layers_) layer.own().set_backward(runs);
+  for (const auto& layer : layers_) layer.own().rounds().set_backward(runs);
 }
 
 void TrainedClassifiers::begin_shard(std::int64_t shard) {
-  for (const auto& layer : layers_) layer.own().begin_shard(shard);
+  for (const auto& layer : layers_) layer.own().rounds().begin_shard(shard);
 }
 
 void TrainedClassifiers::end_shard() const {
-  for (const auto& layer : layers_) layer.own().rethrow_failure();
+  for (const auto& layer : layers_) layer.own().rounds().rethrow_failure();
 }
 
 void TrainedClassifiers::gather_gradients() {
@@ -150,7 +150,7 @@ void TrainedClassifiers::gather_gradients() {
 void TrainedClassifiers::weigh(double weight, bool gives_loss) {
   for (const auto& layer : layers_) {
     layer.layer->set_gradient_weight(weight);
-    if (gives_loss || !layer.own().is_called_in_shard()) continue;
+    if (gives_loss || !layer.own().rounds().is_called_in_shard()) continue;
     throw InvalidArgument(fmt::format(
         "a shard that calls the split layer \"{}\" returns shard.loss(), not shard.gradients()",
         layer.name));
@@ -229,6 +229,10 @@ std::vector<std::int64_t> TrainedClassifiers::tell(std::int64_t call) const {
   return calls;
 }
 
+ClassifierRounds::Announce TrainedClassifiers::announce_of(std::size_t layer) const {
+  return [this, layer](ClassifierUse use) { join_others(call_of(layer, use)); };
+}
+
 void TrainedClassifiers::join_others(std::int64_t call) const {
   for (;;) {
     const auto all = tell(call);
@@ -263,12 +267,11 @@ void TrainedClassifiers::run(const std::function<void()>& body) const {
 
 void TrainedClassifiers::evaluate(const std::function<void()>& body) {
   for (std::size_t l = 0; l < layers_.size(); ++l) {
-    layers_[l].own().begin_evaluation(
-        [this, l](ClassifierUse use) { join_others(call_of(l, use)); });
+    layers_[l].own().rounds().begin_evaluation(announce_of(l));
   }
   is_active_.clear();
   const auto end = c10::make_scope_exit([&] {
-    for (const auto& layer : layers_) layer.own().end_evaluation();
+    for (const auto& layer : layers_) layer.own().rounds().end_evaluation();
   });
   run(body);
 }
@@ -277,8 +280,7 @@ void TrainedClassifiers::evaluate(const std::function<void()>& body) {
 
 void ClassifiersRunPart::bring() {
   digests_.clear();
-  if (layers_ == nullptr) return;
-  for (const auto& [name, layer] : layers_->layers()) {
+  for (const auto& [name, layer] : layers()) {
     auto& own = layer->own();
     for (std::size_t which = 0; which < own.tensors(); ++which) {
       digests_.emplace_back(fmt::format("{}.{}", name, own.tensor_name(which)), own.digest(which));
@@ -295,8 +297,7 @@ void ClassifiersRunPart::hash(Sha256& hash) const {
 
 void ClassifiersRunPart::gather(const Gather& /*gather*/) {
   whole_.clear();
-  if (layers_ == nullptr) return;
-  for (const auto& [name, layer] : layers_->layers()) {
+  for (const auto& [name, layer] : layers()) {
     auto& own = layer->own();
     std::string refusal;
     if (own.group().rank() == 0) {
@@ -321,8 +322,7 @@ void ClassifiersRunPart::list(StateTensors& tensors) const {
 }
 
 void ClassifiersRunPart::write(nlohmann::json& state) const {
-  if (layers_ == nullptr) return;
-  for (const auto& [name, layer] : layers_->layers()) {
+  for (const auto& [name, layer] : layers()) {
     state[kSplitLayers][name] = {{"facts", layer->own().settings().facts()},
                                  {"updates", layer->updates()}};
   }
@@ -330,14 +330,12 @@ void ClassifiersRunPart::write(nlohmann::json& state) const {
 
 void ClassifiersRunPart::check(const nlohmann::json& state) const {
   const auto found = state.value(kSplitLayers, nlohmann::json::object());
-  const std::size_t here = layers_ == nullptr ? 0 : layers_->layers().size();
-  if (found.size() != here) {
+  if (found.size() != layers().size()) {
     throw InvalidArgument(
         fmt::format("the checkpoint has {} layers that are split over workers, the model {}",
-                    found.size(), here));
+                    found.size(), layers().size()));
   }
-  if (layers_ == nullptr) return;
-  for (const auto& [name, layer] : layers_->layers()) {
+  for (const auto& [name, layer] : layers()) {
     const auto differences = facts_diff(found.at(name).at("facts").get<RunFingerprint>(),
                                         layer->own().settings().facts());
     if (differences.empty()) continue;
@@ -348,15 +346,14 @@ void ClassifiersRunPart::check(const nlohmann::json& state) const {
 std::vector<std::byte> ClassifiersRunPart::read(const Checkpoint& checkpoint) const {
   if (layers_ == nullptr) return {};
   file_.emplace(checkpoint.file(name_of(StateFile::split)));
-  for (const auto& [name, layer] : layers_->layers()) {
+  for (const auto& [name, layer] : layers()) {
     layer->own().check(*file_, checkpoint.folder().string(), name + ".");
   }
   return {};
 }
 
 void ClassifiersRunPart::restore(const nlohmann::json& state, std::span<const std::byte> /*read*/) {
-  if (layers_ == nullptr) return;
-  for (const auto& [name, layer] : layers_->layers()) {
+  for (const auto& [name, layer] : layers()) {
     layer->own().fill(file_ ? &*file_ : nullptr, name + ".",
                       state.at(kSplitLayers).at(name).at("updates").get<std::int64_t>());
   }

@@ -82,6 +82,7 @@ class TrainedClassifiers {
   void run(const std::function<void()>& body) const;
   /// What each member says: 0, or a call of one of the layers.
   std::vector<std::int64_t> tell(std::int64_t call) const;
+  ClassifierRounds::Announce announce_of(std::size_t layer) const;
   /// Takes part in others' calls until it is the turn of this member's own; 0: until nobody has
   /// any.
   void join_others(std::int64_t call) const;
@@ -135,6 +136,10 @@ class ClassifiersRunPart : public RunPart {
   void restore(const nlohmann::json& state, std::span<const std::byte> read) override;
 
  private:
+  const std::vector<TrainedClassifiers::Layer>& layers() const {
+    static const std::vector<TrainedClassifiers::Layer> kNone;
+    return layers_ == nullptr ? kNone : layers_->layers();
+  }
   TrainedClassifiers* layers_;
   std::vector<std::pair<std::string, torch::Tensor>> whole_;
   NamedDigests digests_;                         ///< of the layers' tensors, as last brought
