@@ -13,7 +13,6 @@
 #include <torch/torch.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,11 +22,8 @@
 #include <vector>
 
 #include "kernels/fold_program.h"
-#include "kernels/hash.h"
 #include "kernels/rules/rule.h"
 #include "run/files/run_fingerprint.h"
-#include "run/files/safetensors_reader.h"
-#include "run/files/safetensors_writer.h"
 #include "torch/classes/class_piece.h"
 #include "torch/classes/classifier_rounds.h"
 #include "tutti/parallel_cross_entropy.h"
@@ -122,22 +118,8 @@ class Classifier {
   /// Joins another member's call, without samples.
   void join_call(ClassifierUse use);
 
-  // The layer as a whole (classifier_file.cpp).
-  std::string sha256();
-  /// The weights, then the rule's states.
-  std::size_t tensors() const { return 1 + settings_.rule.states.size(); }
-  std::string tensor_name(std::size_t which) const;
-  /// SHA-256 of a tensor's bytes. Collective.
-  std::string digest(std::size_t which);
-  /// On the first member, undefined on the others. Collective.
-  torch::Tensor whole(std::size_t which);
-  /// InvalidArgument where the file's tensors of these names, behind `prefix`, do not fit.
-  void check(const SafetensorsFile& file, const std::string& where,
-             const std::string& prefix) const;
-  /// Takes them. The first member gives the file. Collective.
-  void fill(const SafetensorsFile* file, const std::string& prefix, std::int64_t updates);
-  void save(const std::string& file);
-  void load(const std::string& file);
+  /// The weights are those after so many updates; no calls have been made since.
+  void set_updates(std::int64_t updates);
 
   const ClassifierSettings& settings() const { return settings_; }
   std::vector<ClassPiece>& own_pieces() { return pieces_; }
@@ -145,12 +127,6 @@ class Classifier {
   const Group& group() const { return group_; }
 
  private:
-  /// The weights, or a state, of an own piece.
-  torch::Tensor& tensor(std::size_t which, std::int64_t piece);
-  /// The bytes of all pieces, in order, on the first member; empty ones on the others.
-  void gather_pieces(std::size_t which, const TakeBytes& take);
-  void add_to(Sha256& hash, std::size_t which);
-  void scatter_pieces(std::size_t which, const std::function<void(std::span<std::byte>)>& fill);
   // What the members tell each other (classifier_exchange.cpp).
   /// Samples that count, by member, and the shards of each. InvalidArgument, and PeerFailed on the
   /// others, where one has a `problem`: in place of its number of rows, so that none waits for it.
@@ -158,9 +134,6 @@ class Classifier {
   void agree_on_rows(ClassifierCall& call, std::int64_t own, const std::string& problem,
                      bool samples_classes) const;
   [[noreturn]] void throw_problem(const std::string& problem) const;
-  torch::ScalarType type_of(std::size_t which) const {
-    return which == 0 ? settings_.options.dtype : settings_.computed;
-  }
   torch::Tensor gather_rows(const torch::Tensor& own, const std::vector<std::int64_t>& rows,
                             const char* what) const;
   void gather_leaves(ClassifierCall& call, const torch::Tensor& features,

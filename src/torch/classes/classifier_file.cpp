@@ -1,6 +1,10 @@
+#include "torch/classes/classifier_file.h"
+
+#include <algorithm>
 #include <cstddef>
 #include <exception>
 #include <filesystem>
+#include <numeric>
 #include <optional>
 #include <string>
 
@@ -11,9 +15,6 @@
 #include "base/number.h"
 #include "comm/gather_bytes.h"
 #include "kernels/hash.h"
-#include "run/files/safetensors_reader.h"
-#include "run/files/safetensors_writer.h"
-#include "torch/classes/classifier.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
@@ -48,106 +49,95 @@ std::span<std::byte> bytes_of(const torch::Tensor& tensor) {
 
 }  // namespace
 
-torch::Tensor& Classifier::tensor(std::size_t which, std::int64_t piece) {
-  auto& own = pieces_[static_cast<std::size_t>(piece - first_piece_)];
-  return which == 0 ? own.weights() : own.states()[which - 1];
+torch::Tensor& ClassifierFile::tensor(std::size_t which, ClassPiece& piece) const {
+  return which == 0 ? piece.weights() : piece.states()[which - 1];
 }
 
-void Classifier::gather_pieces(std::size_t which, const TakeBytes& take) {
+torch::ScalarType ClassifierFile::type_of(std::size_t which) const {
+  const auto& settings = layer_.settings();
+  return which == 0 ? settings.options.dtype : settings.computed;
+}
+
+StoredType ClassifierFile::stored_type_of(std::size_t which) const {
+  return stored_type(dtype_of(torch::empty({0}, type_of(which))));
+}
+
+std::string ClassifierFile::tensor_name(std::size_t which) const {
+  return which == 0 ? "weight" : layer_.settings().rule.states[which - 1].name;
+}
+
+std::vector<SplitTensor> ClassifierFile::split_tensors() const {
+  std::vector<SplitTensor> all;
+  for (std::size_t which = 0; which < tensors(); ++which) {
+    for (auto& piece : layer_.own_pieces()) {
+      all.push_back(
+          {tensor_name(which), tensor(which, piece), piece.first(), layer_.settings().classes});
+    }
+  }
+  return all;
+}
+
+void ClassifierFile::move_pieces(std::size_t which, To to,
+                                 const std::function<void(std::span<std::byte>)>& each) const {
+  const auto& group = layer_.group();
+  const auto& settings = layer_.settings();
+  const bool is_first = group.rank() == 0;
   const auto type = type_of(which);
-  torch::Tensor whole;
-  for (int member = 0; member < group_.size(); ++member) {
-    const auto [first, last] = settings_.pieces_of(member, group_.size());
+  auto next = layer_.own_pieces().begin();
+  for (int member = 0; member < group.size(); ++member) {
+    const auto [first, last] = settings.pieces_of(member, group.size());
     for (auto piece = first; piece < last; ++piece) {
-      const auto [begin, end] = settings_.classes_of(piece);
+      auto own = torch::empty({0}, type);
+      if (group.rank() == member) own = tensor(which, *next++);
       if (member == 0) {
-        if (group_.rank() == 0) take(bytes_of(tensor(which, piece)));
+        if (is_first) each(bytes_of(own));
         continue;
       }
-      std::vector<std::int64_t> counts(static_cast<std::size_t>(group_.size()));
+      const auto [begin, end] = settings.classes_of(piece);
+      std::vector<std::int64_t> counts(static_cast<std::size_t>(group.size()));
       auto& count = counts[static_cast<std::size_t>(member)];
-      count = (end - begin) * settings_.features;
-      auto in = torch::empty({0}, type);
-      if (group_.rank() == member) in = tensor(which, piece);
-      if (group_.rank() == 0) whole = torch::empty({count}, type);
-      group_.gather_variable(view_of(in),
-                             group_.rank() == 0 ? view_of(whole) : View{nullptr, 0, dtype_of(in)},
-                             counts, 0, {.label = "piece"});
-      if (group_.rank() == 0) take(bytes_of(whole));
+      count = (end - begin) * settings.features;
+      const auto whole = torch::empty({is_first ? count : 0}, type);
+      const auto all = is_first ? view_of(whole) : View{nullptr, 0, dtype_of(own)};
+      if (to == To::owner) {
+        if (is_first) each(bytes_of(whole));
+        group.scatter_variable(all, view_of(own), counts, 0, {.label = "piece"});
+      } else {
+        group.gather_variable(view_of(own), all, counts, 0, {.label = "piece"});
+        if (is_first) each(bytes_of(whole));
+      }
     }
   }
 }
 
-void Classifier::scatter_pieces(std::size_t which,
-                                const std::function<void(std::span<std::byte>)>& fill) {
-  const auto type = type_of(which);
-  torch::Tensor whole;
-  for (int member = 0; member < group_.size(); ++member) {
-    const auto [first, last] = settings_.pieces_of(member, group_.size());
-    for (auto piece = first; piece < last; ++piece) {
-      const auto [begin, end] = settings_.classes_of(piece);
-      if (member == 0) {
-        if (group_.rank() == 0) fill(bytes_of(tensor(which, piece)));
-        continue;
-      }
-      std::vector<std::int64_t> counts(static_cast<std::size_t>(group_.size()));
-      auto& count = counts[static_cast<std::size_t>(member)];
-      count = (end - begin) * settings_.features;
-      auto out = torch::empty({0}, type);
-      if (group_.rank() == member) out = tensor(which, piece);
-      if (group_.rank() == 0) {
-        whole = torch::empty({count}, type);
-        fill(bytes_of(whole));
-      }
-      group_.scatter_variable(
-          group_.rank() == 0 ? ConstView(view_of(whole)) : View{nullptr, 0, dtype_of(out)},
-          view_of(out), counts, 0, {.label = "piece"});
-    }
-  }
-}
-
-std::string Classifier::tensor_name(std::size_t which) const {
-  return which == 0 ? "weight" : settings_.rule.states[which - 1].name;
-}
-
-std::string Classifier::sha256() {
+std::string ClassifierFile::digest(std::size_t which, std::string_view name) const {
   Sha256 hash;
-  const auto name = tensor_name(0);
   hash.update(name.data(), name.size());
-  add_to(hash, 0);
-  return from_first(group_, hash.hex());
+  move_pieces(which, To::first,
+              [&](std::span<const std::byte> bytes) { hash.update(bytes.data(), bytes.size()); });
+  return from_first(layer_.group(), hash.hex());
 }
 
-std::string Classifier::digest(std::size_t which) {
-  Sha256 hash;
-  add_to(hash, which);
-  return from_first(group_, hash.hex());
-}
-
-void Classifier::add_to(Sha256& hash, std::size_t which) {
-  gather_pieces(which,
-                [&](std::span<const std::byte> bytes) { hash.update(bytes.data(), bytes.size()); });
-}
-
-torch::Tensor Classifier::whole(std::size_t which) {
+torch::Tensor ClassifierFile::whole(std::size_t which) const {
   torch::Tensor all;
   std::size_t at = 0;
-  if (group_.rank() == 0) {
-    all = torch::empty({settings_.classes, settings_.features}, type_of(which));
+  const auto& settings = layer_.settings();
+  if (layer_.group().rank() == 0) {
+    all = torch::empty({settings.classes, settings.features}, type_of(which));
   }
-  gather_pieces(which, [&](std::span<const std::byte> bytes) {
+  move_pieces(which, To::first, [&](std::span<const std::byte> bytes) {
     std::ranges::copy(bytes, bytes_of(all).begin() + static_cast<std::ptrdiff_t>(at));
     at += bytes.size();
   });
   return all;
 }
 
-void Classifier::check(const SafetensorsFile& file, const std::string& where,
-                       const std::string& prefix) const {
-  const std::vector<std::int64_t> shape{settings_.classes, settings_.features};
+void ClassifierFile::check(const SafetensorsFile& file, const std::string& where,
+                           const std::string& prefix) const {
+  const std::vector<std::int64_t> shape{layer_.settings().classes, layer_.settings().features};
   for (std::size_t which = 0; which < tensors(); ++which) {
     const auto name = prefix + tensor_name(which);
-    const auto wanted = stored_type(dtype_of(torch::empty({0}, type_of(which))));
+    const auto wanted = stored_type_of(which);
     const auto* const found = file.find(name);
     if (found == nullptr) {
       throw InvalidArgument(fmt::format("{} has no tensor \"{}\"", where, name));
@@ -159,12 +149,12 @@ void Classifier::check(const SafetensorsFile& file, const std::string& where,
   }
 }
 
-void Classifier::fill(const SafetensorsFile* file, const std::string& prefix,
-                      std::int64_t updates) {
+void ClassifierFile::fill(const SafetensorsFile* file, const std::string& prefix,
+                          std::int64_t updates) const {
   for (std::size_t which = 0; which < tensors(); ++which) {
     std::uint64_t at = 0;
     const auto* const entry = file != nullptr ? file->find(prefix + tensor_name(which)) : nullptr;
-    scatter_pieces(which, [&](std::span<std::byte> bytes) {
+    move_pieces(which, To::owner, [&](std::span<std::byte> bytes) {
       auto part = *entry;
       part.offset += at;
       part.bytes = bytes.size();
@@ -172,36 +162,34 @@ void Classifier::fill(const SafetensorsFile* file, const std::string& prefix,
       at += bytes.size();
     });
   }
-  updates_ = updates;
-  calls_ = 0;
-  training_calls_ = 0;
-  forget();
+  layer_.set_updates(updates);
+  layer_.forget();
 }
 
-void Classifier::save(const std::string& file) {
+void ClassifierFile::save(const std::string& file) const {
+  const auto& settings = layer_.settings();
   const std::filesystem::path path(file);
   SafetensorsContent content{.name = path.filename().string(),
                              .tensors = {},
-                             .metadata = {{kUpdates, std::to_string(updates_)}}};
+                             .metadata = {{kUpdates, std::to_string(layer_.updates())}}};
   // The wider type comes first in the file: states, where weights have 16 bits.
-  std::vector<std::size_t> order;
-  for (std::size_t which = 0; which <= settings_.rule.states.size(); ++which)
-    order.push_back(which);
-  if (settings_.options.dtype != settings_.computed) {
+  std::vector<std::size_t> order(tensors());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  if (type_of(0) != settings.computed) {
     std::rotate(order.begin(), order.begin() + 1, order.end());
   }
   for (const auto which : order) {
     content.tensors.push_back(
         {.name = tensor_name(which),
-         .type = stored_type(dtype_of(torch::empty({0}, type_of(which)))),
-         .shape = {settings_.classes, settings_.features},
+         .type = stored_type_of(which),
+         .shape = {settings.classes, settings.features},
          .data = {},
-         .stream = [this, which](const TakeBytes& take) { gather_pieces(which, take); }});
+         .stream = [this, which](const TakeBytes& take) { move_pieces(which, To::first, take); }});
   }
   std::exception_ptr thrown;
   std::size_t begun = 0;
   const auto nowhere = [](std::span<const std::byte>) {};
-  if (group_.rank() == 0) {
+  if (layer_.group().rank() == 0) {
     // The others give their pieces, whatever becomes of the file.
     std::exception_ptr failed;
     for (auto& tensor : content.tensors) {
@@ -229,15 +217,15 @@ void Classifier::save(const std::string& file) {
       thrown = std::current_exception();
     }
   }
-  for (; begun < order.size(); ++begun) gather_pieces(order[begun], nowhere);
-  rethrow_everywhere(group_, thrown);
+  for (; begun < order.size(); ++begun) move_pieces(order[begun], To::first, nowhere);
+  rethrow_everywhere(layer_.group(), thrown);
 }
 
-void Classifier::load(const std::string& file) {
+void ClassifierFile::load(const std::string& file) const {
   std::exception_ptr thrown;
   std::optional<SafetensorsFile> from;
   std::string updates;
-  if (group_.rank() == 0) {
+  if (layer_.group().rank() == 0) {
     try {
       from.emplace(host_files(), file);
       check(*from, file, "");
@@ -251,9 +239,9 @@ void Classifier::load(const std::string& file) {
       thrown = std::current_exception();
     }
   }
-  rethrow_everywhere(group_, thrown);
+  rethrow_everywhere(layer_.group(), thrown);
   fill(from ? &*from : nullptr, "",
-       parse_number<std::int64_t>(from_first(group_, updates)).value());
+       parse_number<std::int64_t>(from_first(layer_.group(), updates)).value());
 }
 
 }  // namespace tutti

@@ -138,13 +138,18 @@ double Classifier::squares() const {
 void Classifier::update(ClassUpdate how) {
   const torch::NoGradGuard no_grad;
   if (!gradients_.empty()) {
+    set_updates(updates_ + 1);
     how.leaves = leaves_;
-    how.number = ++updates_;
-    calls_ = 0;
-    training_calls_ = 0;
+    how.number = updates_;
     for (auto& piece : pieces_) piece.update(gradients_, how);
   }
   forget();
+}
+
+void Classifier::set_updates(std::int64_t updates) {
+  updates_ = updates;
+  calls_ = 0;
+  training_calls_ = 0;
 }
 
 void Classifier::forget() {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <utility>
 
-#include "torch/classes/classifier.h"
+#include "torch/classes/classifier_file.h"
 #include "torch/model/graph_node.h"
 #include "torch/ops/collective_node.h"
 #include "tutti/error.h"
@@ -121,13 +121,13 @@ std::uint64_t ParallelCrossEntropyImpl::bytes_of_all() const {
   return static_cast<std::uint64_t>(classes()) * own_->settings().bytes_per_class();
 }
 
-std::string ParallelCrossEntropyImpl::sha256() { return own_->sha256(); }
-void ParallelCrossEntropyImpl::save(const std::string& file) { own_->save(file); }
+std::string ParallelCrossEntropyImpl::sha256() { return ClassifierFile(*own_).sha256(); }
+void ParallelCrossEntropyImpl::save(const std::string& file) { ClassifierFile(*own_).save(file); }
 void ParallelCrossEntropyImpl::load(const std::string& file) {
   if (own_->rounds().is_step()) {
     throw InvalidArgument(own_->settings().label() + ": load() in a step of a Trainer");
   }
-  own_->load(file);
+  ClassifierFile(*own_).load(file);
 }
 
 void ParallelCrossEntropyImpl::divide_kept(double divisor) { own_->divide(divisor); }
@@ -139,17 +139,7 @@ void ParallelCrossEntropyImpl::scale_kept(double factor) { own_->scale(factor); 
 void ParallelCrossEntropyImpl::forget_kept() noexcept { own_->forget(); }
 
 std::vector<SplitTensor> ParallelCrossEntropyImpl::split_tensors() {
-  std::vector<SplitTensor> tensors;
-  for (auto& piece : own_->own_pieces()) {
-    tensors.push_back({"weight", piece.weights(), piece.first(), classes()});
-  }
-  const auto& states = own_->settings().rule.states;
-  for (std::size_t s = 0; s < states.size(); ++s) {
-    for (auto& piece : own_->own_pieces()) {
-      tensors.push_back({states[s].name, piece.states()[s], piece.first(), classes()});
-    }
-  }
-  return tensors;
+  return ClassifierFile(*own_).split_tensors();
 }
 
 }  // namespace tutti

@@ -15,6 +15,7 @@
 #include "memory/memory_need.h"
 #include "run/files/checkpoint_store.h"
 #include "sync/update/gradient_norms.h"
+#include "torch/classes/classifier_file.h"
 #include "torch/model/gradient_hooks.h"
 #include "torch/run/stored_tensors.h"
 #include "tutti/error.h"
@@ -281,7 +282,7 @@ void TrainedClassifiers::evaluate(const std::function<void()>& body) {
 void ClassifiersRunPart::bring() {
   digests_.clear();
   for (const auto& [name, layer] : layers()) {
-    auto& own = layer->own();
+    const ClassifierFile own(layer->own());
     for (std::size_t which = 0; which < own.tensors(); ++which) {
       digests_.emplace_back(fmt::format("{}.{}", name, own.tensor_name(which)), own.digest(which));
     }
@@ -298,15 +299,15 @@ void ClassifiersRunPart::hash(Sha256& hash) const {
 void ClassifiersRunPart::gather(const Gather& /*gather*/) {
   whole_.clear();
   for (const auto& [name, layer] : layers()) {
-    auto& own = layer->own();
+    const ClassifierFile own(layer->own());
     std::string refusal;
-    if (own.group().rank() == 0) {
+    if (layer->group().rank() == 0) {
       const auto what = fmt::format("a checkpoint of the split layer \"{}\"", name);
       refusal =
           refuse_memory(layers_->job().system(),
                         {.bytes_per_worker = layer->bytes_of_all(), .workers = 1, .what = what});
     }
-    const auto all = gather_texts(own.group(), refusal, {});
+    const auto all = gather_texts(layer->group(), refusal, {});
     if (!all[0].empty()) throw OutOfMemory(all[0]);
     for (std::size_t which = 0; which < own.tensors(); ++which) {
       auto whole = own.whole(which);
@@ -347,15 +348,16 @@ std::vector<std::byte> ClassifiersRunPart::read(const Checkpoint& checkpoint) co
   if (layers_ == nullptr) return {};
   file_.emplace(checkpoint.file(name_of(StateFile::split)));
   for (const auto& [name, layer] : layers()) {
-    layer->own().check(*file_, checkpoint.folder().string(), name + ".");
+    ClassifierFile(layer->own()).check(*file_, checkpoint.folder().string(), name + ".");
   }
   return {};
 }
 
 void ClassifiersRunPart::restore(const nlohmann::json& state, std::span<const std::byte> /*read*/) {
   for (const auto& [name, layer] : layers()) {
-    layer->own().fill(file_ ? &*file_ : nullptr, name + ".",
-                      state.at(kSplitLayers).at(name).at("updates").get<std::int64_t>());
+    ClassifierFile(layer->own())
+        .fill(file_ ? &*file_ : nullptr, name + ".",
+              state.at(kSplitLayers).at(name).at("updates").get<std::int64_t>());
   }
   file_.reset();
 }
