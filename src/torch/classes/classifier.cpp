@@ -1,8 +1,6 @@
 #include "torch/classes/classifier.h"
-#include "torch/split/layer_agreement.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <numeric>
 #include <string_view>
@@ -16,6 +14,7 @@
 #include "torch/classes/class_sums.h"
 #include "torch/model/resolved.h"
 #include "torch/model/threads.h"
+#include "torch/split/layer_agreement.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
@@ -57,20 +56,16 @@ std::string problem_of(const torch::Tensor& features, const torch::Tensor& label
 Classifier::Classifier(const Group& group, ClassifierSettings settings)
     : group_(group),
       settings_(std::move(settings)),
-      rounds_(group_.state()->job(), settings_.label()) {
-  const auto name = settings_.label();
-  require_same_layer(group_, name, settings_.facts());
-  static std::atomic<std::int64_t> made{0};
-  id_ = ++made;
-  group_.broadcast({&id_, 1, DType::int64}, 0, {.label = name});
+      rounds_(group_.state()->job(), settings_.label()),
+      exchange_(group_, settings_, rounds_) {
   std::uint64_t largest = 0;
   for (int member = 0; member < group_.size(); ++member) {
     largest = std::max(largest, settings_.bytes_of(member, group_.size()));
   }
-  require_room(
-      group_,
-      fmt::format("{} of {} classes and {} features", name, settings_.classes, settings_.features),
-      largest);
+  require_room(group_,
+               fmt::format("{} of {} classes and {} features", settings_.label(), settings_.classes,
+                           settings_.features),
+               largest);
   pin_threads(*group_.state());
   const auto [first, last] = settings_.pieces_of(group_.rank(), group_.size());
   first_piece_ = first;
@@ -119,19 +114,6 @@ std::vector<torch::Tensor> Classifier::memory_of_pieces(torch::ScalarType type) 
   return pieces;
 }
 
-LeafSamples Classifier::leaf_of(torch::Tensor features, Counts labels, std::uint64_t key,
-                                bool samples_classes) const {
-  LeafSamples leaf{.features = std::move(features),
-                   .labels = std::move(labels),
-                   .key = key,
-                   .taking_part = 0,
-                   .samples_classes = samples_classes,
-                   .inputs = {}};
-  leaf.taking_part = settings_.taking_part(leaf.labels, samples_classes);
-  leaf.inputs = inputs_of(leaf.features, settings_.options.margin);
-  return leaf;
-}
-
 Classifier::Losses Classifier::forward(const torch::Tensor& features, const torch::Tensor& labels,
                                        bool is_training) {
   const bool learns = is_training && torch::GradMode::is_enabled();
@@ -162,8 +144,8 @@ Classifier::Losses Classifier::forward_with_all(const torch::Tensor& features,
   call->number = calls_;
   call->updates = updates_;
   call->era = rounds_.era();
-  agree_on_rows(*call, problem.empty() ? own.size(0) : 0, problem,
-                is_training && settings_.options.sample_rate < 1);
+  exchange_.agree_on_rows(*call, problem.empty() ? own.size(0) : 0, problem,
+                          is_training && settings_.options.sample_rate < 1);
   ++calls_;
   if (is_training) ++training_calls_;
   // In a step all members' pending calls are the same, whatever becomes of shards.
@@ -175,7 +157,8 @@ Classifier::Losses Classifier::forward_with_all(const torch::Tensor& features,
   result.correct = torch::zeros({features.size(0)}, torch::kBool);
   call->log_sums = torch::zeros({own.size(0)}, options);
   call->gradients = torch::zeros({own.size(0)}, options);
-  gather_leaves(*call, own, own_labels);
+  exchange_.gather_leaves(*call, own, own_labels,
+                          leaf_seed(settings_.options.seed, updates_, training_calls_));
   if (call->leaves.empty()) return result;
 
   std::vector<std::vector<torch::Tensor>> nodes;
@@ -188,8 +171,8 @@ Classifier::Losses Classifier::forward_with_all(const torch::Tensor& features,
     }
     nodes.push_back(counter.nodes());
   }
-  const auto sums = exchange_sums(*call, nodes);
-  const auto found = exchange_targets(*call, targets);
+  const auto sums = exchange_.exchange_sums(*call, nodes);
+  const auto found = exchange_.exchange_targets(*call, targets);
   if (own.size(0) > 0) finish(result, own, sums, found);
   return result;
 }
@@ -251,8 +234,9 @@ torch::Tensor Classifier::predict_with_all(const torch::Tensor& features) {
   const auto problem = problem_of(features, labels, settings_);
   const auto own = problem.empty() ? resolved(features.detach()).contiguous() : torch::Tensor();
   ClassifierCall call;
-  agree_on_rows(call, problem.empty() ? own.size(0) : 0, problem, false);
-  const auto inputs = inputs_of(gather_rows(own, call.rows, "features"), settings_.options.margin);
+  exchange_.agree_on_rows(call, problem.empty() ? own.size(0) : 0, problem, false);
+  const auto inputs =
+      inputs_of(exchange_.gather_rows(own, call.rows, "features"), settings_.options.margin);
   const auto options = torch::TensorOptions(settings_.computed);
   auto values = torch::full({inputs.size(0)}, -std::numeric_limits<double>::infinity(), options);
   auto classes = torch::full({inputs.size(0)}, settings_.classes, torch::kInt64);
@@ -271,10 +255,10 @@ torch::Tensor Classifier::predict_with_all(const torch::Tensor& features) {
     begin += rows;
   }
   auto best = values.clone();
-  all_reduce(group_, best, Reduction::max, {.label = label_of("largest logits")});
+  all_reduce(group_, best, Reduction::max, {.label = exchange_.label_of("largest logits")});
   // NaN counts as the largest, as in torch.
   classes.masked_fill_(values.ne(best).logical_and(~values.isnan()), settings_.classes);
-  all_reduce(group_, classes, Reduction::min, {.label = label_of("classes")});
+  all_reduce(group_, classes, Reduction::min, {.label = exchange_.label_of("classes")});
   const auto first =
       std::accumulate(call.rows.begin(), call.rows.begin() + group_.rank(), std::int64_t{0});
   return classes.narrow(0, first, own.size(0)).clone();

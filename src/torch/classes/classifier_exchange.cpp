@@ -1,4 +1,7 @@
+#include "torch/classes/classifier_exchange.h"
+
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <numeric>
 #include <span>
@@ -8,10 +11,9 @@
 #include <fmt/format.h>
 
 #include "comm/gather_bytes.h"
-#include "comm/group_state.h"
 #include "run/data/leaf_seed.h"
 #include "torch/classes/class_sums.h"
-#include "torch/classes/classifier.h"
+#include "torch/split/layer_agreement.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
@@ -31,12 +33,22 @@ Counts numbers_of(const torch::Tensor& labels) {
 
 }  // namespace
 
-std::string Classifier::label_of(std::string_view what) const {
+ClassifierExchange::ClassifierExchange(Group group, const ClassifierSettings& settings,
+                                       const ClassifierRounds& rounds)
+    : group_(std::move(group)), settings_(settings), rounds_(rounds) {
+  const auto name = settings_.label();
+  require_same_layer(group_, name, settings_.facts());
+  static std::atomic<std::int64_t> made{0};
+  id_ = ++made;
+  group_.broadcast({&id_, 1, DType::int64}, 0, {.label = name});
+}
+
+std::string ClassifierExchange::label_of(std::string_view what) const {
   return fmt::format("{}: {}", settings_.options.name, what);
 }
 
-void Classifier::agree_on_rows(ClassifierCall& call, std::int64_t own, const std::string& problem,
-                               bool samples_classes) const {
+void ClassifierExchange::agree_on_rows(ClassifierCall& call, std::int64_t own,
+                                       const std::string& problem, bool samples_classes) const {
   constexpr std::size_t kNumbers = 5;
   const std::int64_t mine[kNumbers] = {problem.empty() ? own : -1, rounds_.shard(),
                                        samples_classes ? 1 : 0, call.number, id_};
@@ -77,7 +89,7 @@ void Classifier::agree_on_rows(ClassifierCall& call, std::int64_t own, const std
 }
 
 /// The InvalidArgument of a call on the members that have a problem, PeerFailed on the others.
-void Classifier::throw_problem(const std::string& problem) const {
+void ClassifierExchange::throw_problem(const std::string& problem) const {
   const auto all = gather_texts(group_, problem, {.label = label_of("refusals")});
   if (!problem.empty()) throw InvalidArgument(settings_.label() + ": " + problem);
   const auto refusing = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
@@ -87,8 +99,8 @@ void Classifier::throw_problem(const std::string& problem) const {
       fmt::format("{}: rank {} refuses the call: {}", settings_.label(), rank, *refusing));
 }
 
-torch::Tensor Classifier::gather_rows(const torch::Tensor& own, const Counts& rows,
-                                      const char* what) const {
+torch::Tensor ClassifierExchange::gather_rows(const torch::Tensor& own, const Counts& rows,
+                                              const char* what) const {
   auto sizes = own.sizes().vec();
   sizes[0] = sum_of_rows(rows);
   auto all = torch::empty(sizes, own.options());
@@ -98,8 +110,20 @@ torch::Tensor Classifier::gather_rows(const torch::Tensor& own, const Counts& ro
   return all;
 }
 
-void Classifier::gather_leaves(ClassifierCall& call, const torch::Tensor& features,
-                               const torch::Tensor& labels) const {
+LeafSamples ClassifierExchange::leaf_of(torch::Tensor features, const torch::Tensor& labels,
+                                        std::uint64_t key, bool samples_classes) const {
+  LeafSamples leaf{.features = std::move(features),
+                   .labels = numbers_of(labels),
+                   .key = key,
+                   .samples_classes = samples_classes,
+                   .inputs = {}};
+  leaf.taking_part = settings_.taking_part(leaf.labels, samples_classes);
+  leaf.inputs = inputs_of(leaf.features, settings_.options.margin);
+  return leaf;
+}
+
+void ClassifierExchange::gather_leaves(ClassifierCall& call, const torch::Tensor& features,
+                                       const torch::Tensor& labels, std::uint64_t key) const {
   call.leaf_of.assign(call.rows.size(), -1);
   call.offsets.assign(call.rows.size(), 0);
   const auto all = sum_of_rows(call.rows);
@@ -113,7 +137,7 @@ void Classifier::gather_leaves(ClassifierCall& call, const torch::Tensor& featur
       const auto shard = call.shards[call.leaves.size()];
       call.leaf_of[member] = std::ssize(call.leaves);
       call.leaves.push_back(leaf_of(all_features.narrow(0, begin, call.rows[member]).clone(),
-                                    numbers_of(all_labels.narrow(0, begin, call.rows[member])),
+                                    all_labels.narrow(0, begin, call.rows[member]),
                                     leaf_seed(settings_.options.seed, rounds_.number(), shard + 1),
                                     call.samples_classes[member]));
     } else {
@@ -123,12 +147,10 @@ void Classifier::gather_leaves(ClassifierCall& call, const torch::Tensor& featur
     begin += call.rows[member];
   }
   if (rounds_.is_open()) return;
-  call.leaves.push_back(leaf_of(all_features, numbers_of(all_labels),
-                                leaf_seed(settings_.options.seed, updates_, training_calls_),
-                                call.samples_classes.front()));
+  call.leaves.push_back(leaf_of(all_features, all_labels, key, call.samples_classes.front()));
 }
 
-torch::Tensor Classifier::exchange_sums(
+torch::Tensor ClassifierExchange::exchange_sums(
     const ClassifierCall& call, const std::vector<std::vector<torch::Tensor>>& nodes) const {
   const auto rank = static_cast<std::size_t>(group_.rank());
   const auto columns = ClassSums::columns(settings_.features);
@@ -164,7 +186,7 @@ torch::Tensor Classifier::exchange_sums(
   return join_all(blocks, std::move(mine), settings_.options.pieces);
 }
 
-torch::Tensor Classifier::exchange_targets(
+torch::Tensor ClassifierExchange::exchange_targets(
     const ClassifierCall& call, const std::vector<std::vector<PieceTargets>>& targets) const {
   const auto rank = static_cast<std::size_t>(group_.rank());
   const auto columns = settings_.features + 3;

@@ -1,3 +1,5 @@
+#include "torch/classes/classifier_settings.h"
+
 #include <algorithm>
 #include <cmath>
 #include <variant>
@@ -6,7 +8,6 @@
 
 #include "kernels/rules/registry.h"
 #include "torch/classes/class_sampler.h"
-#include "torch/classes/classifier.h"
 #include "tutti/error.h"
 #include "tutti/share.h"
 

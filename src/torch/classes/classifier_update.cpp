@@ -44,7 +44,7 @@ void Classifier::gather_gradients(double rate_factor) {
   std::ranges::sort(pending_, {}, [](const auto& call) { return call->number; });
   const auto options = torch::TensorOptions(settings_.computed);
   const auto members = static_cast<std::size_t>(group_.size());
-  Counts numbers{id_};  // of the layer and the calls, compared
+  Counts numbers{exchange_.id()};  // of the layer and the calls, compared
   Counts rows(members);
   std::vector<torch::Tensor> own{torch::zeros({0, 2}, options)};
   for (const auto& call : pending_) {
@@ -52,11 +52,11 @@ void Classifier::gather_gradients(double rate_factor) {
     for (std::size_t m = 0; m < members; ++m) rows[m] += call->rows[m];
     own.push_back(torch::stack({call->log_sums, call->gradients}, 1));
   }
-  const auto label = label_of(
+  const auto label = exchange_.label_of(
       fmt::format("update at rate {} by backwards of calls {}", rate_factor,
                   fmt::join(std::span(numbers).subspan(1), " ")));  // counted from the last update
   group_.barrier({.label = label, .layout = numbers});
-  const auto all = gather_rows(torch::cat(own), rows, "gradients of losses");
+  const auto all = exchange_.gather_rows(torch::cat(own), rows, "gradients of losses");
   Counts next(members);
   std::exclusive_scan(rows.begin(), rows.end(), next.begin(), std::int64_t{0});
   gradients_.clear();
@@ -131,7 +131,7 @@ double Classifier::squares() const {
     const auto [first, last] = settings_.pieces_of(member, group_.size());
     counts.push_back(last - first);
   }
-  const auto all = gather_rows(own, counts, "squares of gradients");
+  const auto all = exchange_.gather_rows(own, counts, "squares of gradients");
   return tree_sum({all.const_data_ptr<double>(), static_cast<std::size_t>(all.numel())});
 }
 
