@@ -20,6 +20,7 @@
 #include "sync/step/gradient_source.h"
 #include "sync/step/shard_board.h"
 #include "sync/step/step_exchange.h"
+#include "torch/classes/trained_classifiers.h"
 #include "torch/gradients/gradient_intake.h"
 #include "torch/gradients/zero_copy_gradients.h"
 #include "torch/model/gradient_hooks.h"
@@ -30,7 +31,6 @@
 #include "torch/shards/shard_states.h"
 #include "torch/shards/shared_parameters.h"
 #include "torch/shards/step_notes.h"
-#include "torch/shards/trained_classifiers.h"
 #include "tutti/trainer.h"
 
 namespace tutti {

@@ -7,11 +7,11 @@
 #include "sync/step/step_exchange.h"
 #include "sync/update/moving_averages.h"
 #include "sync/update/shared_model.h"
+#include "torch/classes/trained_classifiers.h"
 #include "torch/model/wrapped_model.h"
 #include "torch/shards/replica_parameters.h"
 #include "torch/shards/shard_buffers.h"
 #include "torch/shards/shared_parameters.h"
-#include "torch/shards/trained_classifiers.h"
 #include "tutti/trainer.h"
 
 namespace tutti {

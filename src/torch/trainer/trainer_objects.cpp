@@ -11,6 +11,7 @@
 #include "memory/memory_need.h"
 #include "run/data/leaf_seed.h"
 #include "run/state/progress_run_parts.h"
+#include "torch/classes/classifiers_run_part.h"
 #include "torch/model/tensor_at.h"
 #include "torch/model/threads.h"
 #include "torch/run/model_run_parts.h"
@@ -64,6 +65,21 @@ ParameterRules rules_of(const WrappedModel& model, const Optimizer& optimizer) {
   return rules;
 }
 
+/// Which option a Trainer cannot have with layers that are split over its workers, and why.
+std::string refusal_with_split_layers(const TrainerOptions& options) {
+  if (options.averaging || options.per_replica) {
+    return "parameters per replica: there is one copy of the layer for all";
+  }
+  if (options.audit_every != 0 && options.audit_every != TrainerOptions().audit_every) {
+    return "audit_every: an audit computes a shard on one worker alone, and the layer's calls need "
+           "all";
+  }
+  if (options.ema_decay > 0) {
+    return "ema_decay: the layer would stay out of the moving averages";
+  }
+  return "";
+}
+
 }  // namespace
 
 TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_module,
@@ -85,7 +101,12 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   scale.factor = options.loss_scale.start;
   auto rules = rules_of(model, optimizer);
   state_names = std::move(rules.names);
-  classifiers = TrainedClassifiers::find(group, module, options);
+  classifiers = TrainedClassifiers::find(group, module,
+                                         {.name = options.name,
+                                          .shards = options.shards,
+                                          .clip = options.clip,
+                                          .deadline = options.deadline,
+                                          .refusal = refusal_with_split_layers(options)});
   if (classifiers) {
     if (options.pipeline) throw Unsupported("split layers with a pipeline (docs/pipeline.md)");
     leave_audits_out("its split layers' calls need all workers");

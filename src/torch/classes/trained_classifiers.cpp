@@ -1,4 +1,4 @@
-#include "torch/shards/trained_classifiers.h"
+#include "torch/classes/trained_classifiers.h"
 
 #include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
@@ -9,15 +9,10 @@
 #include <numeric>
 #include <set>
 
-#include "comm/gather_bytes.h"
 #include "comm/group_state.h"
 #include "job/alone.h"
-#include "memory/memory_need.h"
-#include "run/files/checkpoint_store.h"
 #include "sync/update/gradient_norms.h"
-#include "torch/classes/classifier_file.h"
 #include "torch/model/gradient_hooks.h"
-#include "torch/run/stored_tensors.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -32,35 +27,18 @@ ClassifierUse use_of(std::int64_t call) {
   return call % 2 == 0 ? ClassifierUse::predict : ClassifierUse::forward;
 }
 
-void require_options_without(const TrainerOptions& options, const std::string& name) {
-  const auto refuse = [&](const char* what, const char* why) {
-    throw Unsupported(fmt::format("Trainer \"{}\" with the split layer \"{}\" and {}: {}",
-                                  options.name, name, what, why));
-  };
-  if (options.averaging || options.per_replica) {
-    refuse("parameters per replica", "there is one copy of the layer for all");
-  }
-  if (options.audit_every != 0 && options.audit_every != TrainerOptions().audit_every) {
-    refuse("audit_every",
-           "an audit computes a shard on one worker alone, and the layer's calls need all");
-  }
-  if (options.ema_decay > 0) {
-    refuse("ema_decay", "the layer would stay out of the moving averages");
-  }
-}
-
 }  // namespace
 
 std::unique_ptr<TrainedClassifiers> TrainedClassifiers::find(const Group& group,
                                                              const torch::nn::Module& module,
-                                                             const TrainerOptions& options) {
+                                                             const ClassifierTrainer& trainer) {
   std::vector<Layer> layers;
   std::set<const void*> seen;
   for (const auto& item : module.named_modules("", /*include_self=*/false)) {
     auto* const layer = item.value().get();
     const auto refuse = [&](const char* why) {
       throw Unsupported(
-          fmt::format("Trainer \"{}\": layer \"{}\" {}", options.name, item.key(), why));
+          fmt::format("Trainer \"{}\": layer \"{}\" {}", trainer.name, item.key(), why));
     };
     if (dynamic_cast<WeightedLayer*>(layer) == nullptr || !seen.insert(layer).second) continue;
     auto* const split = dynamic_cast<SplitModule*>(layer);
@@ -78,23 +56,26 @@ std::unique_ptr<TrainedClassifiers> TrainedClassifiers::find(const Group& group,
     if (split->group().state()->ranks() != group.state()->ranks()) {
       throw InvalidArgument(
           fmt::format("Trainer \"{}\": layer \"{}\" is split over other workers than the Trainer's",
-                      options.name, item.key()));
+                      trainer.name, item.key()));
     }
-    require_options_without(options, item.key());
+    if (!trainer.refusal.empty()) {
+      throw Unsupported(fmt::format("Trainer \"{}\" with the split layer \"{}\" and {}",
+                                    trainer.name, item.key(), trainer.refusal));
+    }
     layers.push_back({item.key(), classifier});
   }
   if (layers.empty()) return nullptr;
   return std::unique_ptr<TrainedClassifiers>(
-      new TrainedClassifiers(group.state()->job(), options, std::move(layers)));
+      new TrainedClassifiers(group.state()->job(), trainer, std::move(layers)));
 }
 
-TrainedClassifiers::TrainedClassifiers(JobState& job, const TrainerOptions& options,
+TrainedClassifiers::TrainedClassifiers(JobState& job, const ClassifierTrainer& trainer,
                                        std::vector<Layer> layers)
     : job_(job),
-      shards_(options.shards),
-      clip_(options.clip),
-      deadline_(options.deadline),
-      owner_(std::make_shared<const std::string>(fmt::format("Trainer \"{}\"", options.name))),
+      shards_(trainer.shards),
+      clip_(trainer.clip),
+      deadline_(trainer.deadline),
+      owner_(std::make_shared<const std::string>(fmt::format("Trainer \"{}\"", trainer.name))),
       layers_(std::move(layers)) {
   for (const auto& one : layers_) {
     one.layer->take(owner_);
@@ -275,91 +256,6 @@ void TrainedClassifiers::evaluate(const std::function<void()>& body) {
     for (const auto& layer : layers_) layer.own().rounds().end_evaluation();
   });
   run(body);
-}
-
-// ---- checkpoints ----
-
-void ClassifiersRunPart::bring() {
-  digests_.clear();
-  for (const auto& [name, layer] : layers()) {
-    const ClassifierFile own(layer->own());
-    for (std::size_t which = 0; which < own.tensors(); ++which) {
-      digests_.emplace_back(fmt::format("{}.{}", name, own.tensor_name(which)), own.digest(which));
-    }
-  }
-}
-
-void ClassifiersRunPart::hash(Sha256& hash) const {
-  for (const auto& [name, digest] : digests_) {
-    hash.update(name.data(), name.size());
-    hash.update(digest.data(), digest.size());
-  }
-}
-
-void ClassifiersRunPart::gather(const Gather& /*gather*/) {
-  whole_.clear();
-  for (const auto& [name, layer] : layers()) {
-    const ClassifierFile own(layer->own());
-    std::string refusal;
-    if (layer->group().rank() == 0) {
-      const auto what = fmt::format("a checkpoint of the split layer \"{}\"", name);
-      refusal =
-          refuse_memory(layers_->job().system(),
-                        {.bytes_per_worker = layer->bytes_of_all(), .workers = 1, .what = what});
-    }
-    const auto all = gather_texts(layer->group(), refusal, {});
-    if (!all[0].empty()) throw OutOfMemory(all[0]);
-    for (std::size_t which = 0; which < own.tensors(); ++which) {
-      auto whole = own.whole(which);
-      if (whole.defined()) {
-        whole_.emplace_back(fmt::format("{}.{}", name, own.tensor_name(which)), std::move(whole));
-      }
-    }
-  }
-}
-
-void ClassifiersRunPart::list(StateTensors& tensors) const {
-  if (layers_ != nullptr) append_views(tensors[StateFile::split], whole_);
-}
-
-void ClassifiersRunPart::write(nlohmann::json& state) const {
-  for (const auto& [name, layer] : layers()) {
-    state[kSplitLayers][name] = {{"facts", layer->own().settings().facts()},
-                                 {"updates", layer->updates()}};
-  }
-}
-
-void ClassifiersRunPart::check(const nlohmann::json& state) const {
-  const auto found = state.value(kSplitLayers, nlohmann::json::object());
-  if (found.size() != layers().size()) {
-    throw InvalidArgument(
-        fmt::format("the checkpoint has {} layers that are split over workers, the model {}",
-                    found.size(), layers().size()));
-  }
-  for (const auto& [name, layer] : layers()) {
-    const auto differences = facts_diff(found.at(name).at("facts").get<RunFingerprint>(),
-                                        layer->own().settings().facts());
-    if (differences.empty()) continue;
-    throw InvalidArgument(fmt::format("the split layer \"{}\": {}", name, differences));
-  }
-}
-
-std::vector<std::byte> ClassifiersRunPart::read(const Checkpoint& checkpoint) const {
-  if (layers_ == nullptr) return {};
-  file_.emplace(checkpoint.file(name_of(StateFile::split)));
-  for (const auto& [name, layer] : layers()) {
-    ClassifierFile(layer->own()).check(*file_, checkpoint.folder().string(), name + ".");
-  }
-  return {};
-}
-
-void ClassifiersRunPart::restore(const nlohmann::json& state, std::span<const std::byte> /*read*/) {
-  for (const auto& [name, layer] : layers()) {
-    ClassifierFile(layer->own())
-        .fill(file_ ? &*file_ : nullptr, name + ".",
-              state.at(kSplitLayers).at(name).at("updates").get<std::int64_t>());
-  }
-  file_.reset();
 }
 
 }  // namespace tutti

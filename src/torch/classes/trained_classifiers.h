@@ -14,19 +14,25 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "run/state/run_part.h"
 #include "sync/nodes/node_store.h"
 #include "sync/step/step_part.h"
 #include "torch/classes/classifier.h"
-#include "torch/run/model_facts.h"
 #include "tutti/clip.h"
 #include "tutti/parallel_cross_entropy.h"
-#include "tutti/trainer.h"
 
 namespace tutti {
+
+/// What the layers take of their Trainer's options.
+struct ClassifierTrainer {
+  std::string name;
+  std::int64_t shards;
+  Clip clip;
+  std::optional<std::chrono::milliseconds> deadline;
+  /// Which option a Trainer cannot have with such layers, and why: "ema_decay: …"; empty: none.
+  std::string refusal;
+};
 
 class TrainedClassifiers {
  public:
@@ -36,7 +42,7 @@ class TrainedClassifiers {
   TrainedClassifiers& operator=(const TrainedClassifiers&) = delete;
   static std::unique_ptr<TrainedClassifiers> find(const Group& group,
                                                   const torch::nn::Module& module,
-                                                  const TrainerOptions& options);
+                                                  const ClassifierTrainer& trainer);
 
   struct Layer {
     std::string name;  ///< in the module: "head"
@@ -77,7 +83,7 @@ class TrainedClassifiers {
   JobState& job() const { return job_; }
 
  private:
-  TrainedClassifiers(JobState& job, const TrainerOptions& options, std::vector<Layer> layers);
+  TrainedClassifiers(JobState& job, const ClassifierTrainer& trainer, std::vector<Layer> layers);
   /// Runs `body` among the layers' calls: see run_shards().
   void run(const std::function<void()>& body) const;
   /// What each member says: 0, or a call of one of the layers.
@@ -114,36 +120,6 @@ class ClassifiersStepPart : public StepPart {
   double divisor() const;
   TrainedClassifiers& layers_;
   const NodeStore& nodes_;
-};
-
-/// Whole tensors in a checkpoint. While it is written rank 0 has them all.
-class ClassifiersRunPart : public RunPart {
- public:
-  /// Keeps a reference. Null: the model has none.
-  explicit ClassifiersRunPart(TrainedClassifiers* layers)
-      : RunPart(kSplitLayers), layers_(layers) {}
-  bool is_on_hosts() const override { return layers_ != nullptr; }
-  void bring() override;
-  void hash(Sha256& hash) const override;
-  /// "head.weight", "head.momentum_buffer": as in a checkpoint.
-  NamedDigests digests() const override { return digests_; }
-  void gather(const Gather& gather) override;
-  void release() override { whole_.clear(); }
-  void list(StateTensors& tensors) const override;
-  void write(nlohmann::json& state) const override;
-  void check(const nlohmann::json& state) const override;
-  std::vector<std::byte> read(const Checkpoint& checkpoint) const override;
-  void restore(const nlohmann::json& state, std::span<const std::byte> read) override;
-
- private:
-  const std::vector<TrainedClassifiers::Layer>& layers() const {
-    static const std::vector<TrainedClassifiers::Layer> kNone;
-    return layers_ == nullptr ? kNone : layers_->layers();
-  }
-  TrainedClassifiers* layers_;
-  std::vector<std::pair<std::string, torch::Tensor>> whole_;
-  NamedDigests digests_;                         ///< of the layers' tensors, as last brought
-  mutable std::optional<SafetensorsFile> file_;  ///< rank 0's, between read() and restore()
 };
 
 }  // namespace tutti
