@@ -9,7 +9,6 @@
 #include "torch/classes/class_rows.h"
 #include "torch/classes/class_sampler.h"
 #include "torch/classes/class_sums.h"
-#include "torch/classes/target_logit.h"
 
 namespace tutti {
 namespace {
@@ -18,6 +17,16 @@ namespace {
 constexpr std::int64_t kChunkElements = std::int64_t{1} << 18;
 
 }  // namespace
+
+TargetLogit target_logit(const std::optional<Margin>& margin, double plain) {
+  if (!margin) return {plain, 1};
+  constexpr double kLargestCosine = 1 - 1e-7;
+  const double cosine = std::clamp(plain / margin->scale, -kLargestCosine, kLargestCosine);
+  const double angle = std::acos(cosine);
+  const double moved = margin->m1 * angle + margin->m2;
+  return {margin->scale * (std::cos(moved) - margin->m3),
+          margin->m1 * std::sin(moved) / std::sin(angle)};
+}
 
 std::int64_t chunk_classes(std::int64_t samples) {
   const auto classes = kChunkElements / std::max<std::int64_t>(samples, 1);
@@ -33,20 +42,22 @@ torch::Tensor inputs_of(const torch::Tensor& features, const std::optional<Margi
   return (features / lengths_of(features)).mul_(margin->scale);
 }
 
-ClassPiece::ClassPiece(const Layer& layer, std::int64_t index, std::int64_t first,
+ClassPiece::ClassPiece(const ClassifierSettings& settings, std::int64_t index,
                        torch::Tensor weights, std::vector<torch::Tensor> states)
-    : layer_(layer),
+    : settings_(settings),
       index_(index),
-      first_(first),
+      first_(settings.classes_of(index).first),
       weights_(std::move(weights)),
       states_(std::move(states)) {
-  const auto bound = 1 / std::sqrt(static_cast<double>(layer.features));
-  const auto generator = at::make_generator<at::CPUGeneratorImpl>(leaf_seed(layer.seed, 0, index));
+  const auto bound = 1 / std::sqrt(static_cast<double>(settings.features));
+  const auto generator =
+      at::make_generator<at::CPUGeneratorImpl>(leaf_seed(settings.options.seed, 0, index));
   for (std::int64_t begin = 0; begin < count(); begin += chunk_classes(0)) {
     auto some = weights_.narrow(0, begin, std::min(chunk_classes(0), count() - begin));
-    some.copy_(torch::empty(some.sizes(), layer.computed).uniform_(-bound, bound, generator));
+    some.copy_(torch::empty(some.sizes(), settings.computed).uniform_(-bound, bound, generator));
   }
-  for (std::size_t s = 0; s < states_.size(); ++s) states_[s].fill_(layer.rule->states[s].initial);
+  for (std::size_t s = 0; s < states_.size(); ++s)
+    states_[s].fill_(settings.rule.states[s].initial);
 }
 
 std::vector<std::int32_t> ClassPiece::rows_of(const LeafSamples& leaf) const {
@@ -60,7 +71,8 @@ std::vector<std::int32_t> ClassPiece::rows_of(const LeafSamples& leaf) const {
   std::ranges::sort(present);
   const auto repeated = std::ranges::unique(present);
   present.erase(repeated.begin(), repeated.end());
-  return sample_classes(count(), layer_.rate, present, leaf_seed(leaf.key, 0, index_));
+  return sample_classes(count(), settings_.options.sample_rate, present,
+                        leaf_seed(leaf.key, 0, index_));
 }
 
 std::vector<ClassPiece::Target> ClassPiece::targets_of(const LeafSamples& leaf,
@@ -84,9 +96,9 @@ ClassPiece::Chunk ClassPiece::chunk(const torch::Tensor& rows, std::int64_t begi
   Chunk chunk{.begin = begin, .weights = {}, .inputs = {}, .norms = {}};
   chunk.weights = rows.defined() ? rows_at(weights_, rows.narrow(0, begin, count))
                                  : weights_.narrow(0, begin, count);
-  chunk.weights = chunk.weights.to(layer_.computed);
+  chunk.weights = chunk.weights.to(settings_.computed);
   chunk.inputs = chunk.weights;
-  if (layer_.margin) {
+  if (settings_.options.margin) {
     chunk.norms = lengths_of(chunk.weights);
     chunk.inputs = chunk.weights / chunk.norms;
   }
@@ -99,14 +111,16 @@ torch::Tensor ClassPiece::sums(const LeafSamples& leaf, PieceTargets& targets) c
   const auto all = targets_of(leaf, rows);
   const auto classes = rows.empty() ? count() : static_cast<std::int64_t>(rows.size());
   const auto samples = leaf.features.size(0);
-  const auto in = layer_.features;
-  const auto options = torch::TensorOptions(layer_.computed);
+  const auto in = settings_.features;
+  const auto options = torch::TensorOptions(settings_.computed);
   auto sums = torch::zeros({samples + 1, ClassSums::columns(in)}, options);
   auto weighted = torch::zeros({samples, in}, options);
   auto largest = torch::full({samples}, -std::numeric_limits<double>::infinity(), options);
   auto total = torch::zeros({samples}, options);
   auto logit_sums = ClassSums::logits(sums).narrow(0, 0, samples);
-  std::vector<std::pair<std::int64_t, torch::Tensor>> found;
+  for (const auto& one : all) targets.samples.push_back(one.sample);
+  std::ranges::sort(targets.samples);
+  targets.rows = torch::empty({std::ssize(all), ClassSums::columns(in)}, options);
   auto target = all.begin();
   const auto step = chunk_classes(samples);
   auto buffer = torch::empty({samples * std::min(step, classes)}, options);
@@ -120,17 +134,17 @@ torch::Tensor ClassPiece::sums(const LeafSamples& leaf, PieceTargets& targets) c
     for (; target != all.end() && target->row < begin + size; ++target) {
       const auto column = target->row - begin;
       const double plain = element(logits, target->sample, column);
-      const auto logit = target_logit(layer_.margin, plain);
+      const auto logit = target_logit(settings_.options.margin, plain);
       set_element(logits, target->sample, column, logit.value);
       slopes.push_back(logit.slope);
-      auto row = torch::empty({1, in + 3}, options);
-      row.narrow(1, 0, in).copy_(part.inputs.narrow(0, column, 1));
-      set_element(row, 0, in, element(logits, target->sample, column));
-      set_element(row, 0, in + 1, logit.slope);
-      set_element(row, 0, in + 2, plain);
-      found.emplace_back(target->sample, std::move(row));
+      const auto row =
+          std::ranges::lower_bound(targets.samples, target->sample) - targets.samples.begin();
+      targets.rows[row].narrow(0, 0, in).copy_(part.inputs[column]);
+      set_element(targets.rows, row, in, element(logits, target->sample, column));
+      set_element(targets.rows, row, in + 1, logit.slope);
+      set_element(targets.rows, row, in + 2, plain);
     }
-    if (layer_.smoothing > 0) {
+    if (settings_.options.label_smoothing > 0) {
       logit_sums.add_(logits.sum(1));
       sums.narrow(1, 0, in).select(0, samples).add_(part.inputs.sum(0));
     }
@@ -138,7 +152,7 @@ torch::Tensor ClassPiece::sums(const LeafSamples& leaf, PieceTargets& targets) c
     logits.sub_(bound.unsqueeze(1)).exp_();
     largest.sub_(bound).exp_();
     total.mul_(largest).add_(logits.sum(1));
-    if (layer_.margin) {
+    if (settings_.options.margin) {
       for (auto it = first; it != target; ++it) {
         const auto column = it->row - begin;
         const auto slope = slopes[static_cast<std::size_t>(it - first)];
@@ -151,12 +165,6 @@ torch::Tensor ClassPiece::sums(const LeafSamples& leaf, PieceTargets& targets) c
   ClassSums::weighted(sums).narrow(0, 0, samples).copy_(weighted);
   ClassSums::total(sums).narrow(0, 0, samples).copy_(total);
   ClassSums::largest(sums).narrow(0, 0, samples).copy_(largest);
-  std::ranges::sort(found, {}, [](const auto& item) { return item.first; });
-  targets.rows = torch::empty({static_cast<std::int64_t>(found.size()), in + 3}, options);
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    targets.samples.push_back(found[i].first);
-    targets.rows.narrow(0, static_cast<std::int64_t>(i), 1).copy_(found[i].second);
-  }
   return sums;
 }
 
@@ -166,7 +174,7 @@ torch::Tensor is_larger(const torch::Tensor& one, const torch::Tensor& other) {
 
 std::pair<torch::Tensor, torch::Tensor> ClassPiece::largest(const torch::Tensor& inputs) const {
   auto values = torch::full({inputs.size(0)}, -std::numeric_limits<double>::infinity(),
-                            torch::TensorOptions(layer_.computed));
+                            torch::TensorOptions(settings_.computed));
   auto classes = torch::full({inputs.size(0)}, first_, torch::kInt64);
   const auto step = chunk_classes(inputs.size(0));
   for (std::int64_t begin = 0; begin < count(); begin += step) {

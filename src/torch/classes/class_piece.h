@@ -10,7 +10,6 @@
 
 #include <torch/torch.h>
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -19,7 +18,7 @@
 
 #include "kernels/fold_program.h"
 #include "kernels/rules/rule.h"
-#include "tutti/parallel_cross_entropy.h"
+#include "torch/classes/classifier_settings.h"
 
 namespace tutti {
 
@@ -64,20 +63,9 @@ struct ClassUpdate {
 
 class ClassPiece {
  public:
-  /// What all pieces of a layer have in common.
-  struct Layer {
-    std::int64_t features;
-    torch::ScalarType stored;    ///< of weights
-    torch::ScalarType computed;  ///< of all else
-    std::optional<Margin> margin;
-    double smoothing;
-    double rate;
-    const UpdateRule* rule;
-    std::uint64_t seed;
-  };
-  /// Classes from `first` on, in the memory of these matrices [classes, in], which get initial
-  /// values.
-  ClassPiece(const Layer& layer, std::int64_t index, std::int64_t first, torch::Tensor weights,
+  /// Keeps a reference. The classes of the piece of this index, in the memory of these matrices
+  /// [classes, in], which get initial values.
+  ClassPiece(const ClassifierSettings& settings, std::int64_t index, torch::Tensor weights,
              std::vector<torch::Tensor> states);
 
   std::int64_t first() const { return first_; }
@@ -136,13 +124,20 @@ class ClassPiece {
   void store(const torch::Tensor& updated, const torch::Tensor& rows, std::int64_t begin,
              std::int64_t number);
 
-  Layer layer_;
+  const ClassifierSettings& settings_;
   std::int64_t index_;
   std::int64_t first_;
   torch::Tensor weights_;
   std::vector<torch::Tensor> states_;
 };
 
+/// The logit of a sample's own class.
+struct TargetLogit {
+  double value = 0;  ///< with the margin
+  double slope = 1;  ///< d value / d logit without it
+};
+/// `plain` is scale·cos θ, or any logit where there is no margin.
+TargetLogit target_logit(const std::optional<Margin>& margin, double plain);
 /// Classes of a chunk for a leaf of that many samples.
 std::int64_t chunk_classes(std::int64_t samples);
 /// What the logits of a layer with this margin are products of: see LeafSamples::inputs.

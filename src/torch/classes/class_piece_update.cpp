@@ -12,20 +12,19 @@
 #include "torch/classes/class_piece.h"
 #include "torch/classes/class_rows.h"
 #include "torch/classes/class_sums.h"
-#include "torch/classes/target_logit.h"
 #include "tutti/tensors.h"
 
 namespace tutti {
 
 torch::Tensor ClassPiece::gradient(const LeafGradient& leaf, const Chunk& chunk,
                                    std::span<const Target> targets) const {
-  const auto share =
-      layer_.smoothing / static_cast<double>(std::max<std::int64_t>(leaf.samples->taking_part, 1));
+  const auto share = settings_.options.label_smoothing /
+                     static_cast<double>(std::max<std::int64_t>(leaf.samples->taking_part, 1));
   auto logits = torch::mm(leaf.inputs, chunk.inputs.t());
   std::vector<double> slopes;
   for (const auto& [sample, row] : targets) {
     const auto column = row - chunk.begin;
-    const auto logit = target_logit(layer_.margin, element(logits, sample, column));
+    const auto logit = target_logit(settings_.options.margin, element(logits, sample, column));
     set_element(logits, sample, column, logit.value);
     slopes.push_back(logit.slope);
   }
@@ -34,11 +33,12 @@ torch::Tensor ClassPiece::gradient(const LeafGradient& leaf, const Chunk& chunk,
   for (std::size_t i = 0; i < targets.size(); ++i) {
     const auto [sample, row] = targets[i];
     const auto column = row - chunk.begin;
-    set_element(logits, sample, column,
-                (element(logits, sample, column) - (1 - layer_.smoothing)) * slopes[i]);
+    set_element(
+        logits, sample, column,
+        (element(logits, sample, column) - (1 - settings_.options.label_smoothing)) * slopes[i]);
   }
   auto gradient = torch::mm(logits.t(), leaf.weighted_inputs);
-  if (!layer_.margin) return gradient;
+  if (!settings_.options.margin) return gradient;
   const auto along = (gradient * chunk.inputs).sum(1, true);
   return gradient.sub_(chunk.inputs * along).div_(chunk.norms);
 }
@@ -60,7 +60,7 @@ torch::Tensor ClassPiece::node_of(const Part& part, const Chunk& whole,
       }
       places = places_of(found);
       own.inputs = rows_at(whole.inputs, places);
-      if (layer_.margin) own.norms = rows_at(whole.norms, places);
+      if (settings_.options.margin) own.norms = rows_at(whole.norms, places);
     }
   }
   const auto end = own.begin + own.inputs.size(0);
@@ -76,7 +76,7 @@ torch::Tensor ClassPiece::node_of(const Part& part, const Chunk& whole,
 
 void ClassPiece::for_each_sum(std::span<const LeafGradient> gradients, std::int64_t leaves,
                               const std::function<void(const Sum&)>& take) const {
-  const bool all = layer_.rate == 1;
+  const bool all = settings_.options.sample_rate == 1;
   std::vector<Part> parts;
   std::vector<std::int32_t> rows;
   std::int64_t samples = 0;
@@ -135,8 +135,9 @@ double ClassPiece::squares(std::span<const LeafGradient> gradients, std::int64_t
 }
 
 void ClassPiece::update(std::span<const LeafGradient> gradients, const ClassUpdate& how) {
-  const auto rule = layer_.rule->at(
-      {.step = how.number, .rate_factor = how.rate_factor, .row_sparse = layer_.rate < 1});
+  const auto rule = settings_.rule.at({.step = how.number,
+                                       .rate_factor = how.rate_factor,
+                                       .row_sparse = settings_.options.sample_rate < 1});
   for_each_sum(gradients, how.leaves, [&](const Sum& sum) { apply(sum, how, rule); });
 }
 
@@ -144,7 +145,7 @@ void ClassPiece::apply(const Sum& sum, const ClassUpdate& how, const PreparedUpd
   const auto& chunk = sum.chunk;
   const auto& rows = sum.rows;
   const auto size = chunk.weights.size(0);
-  const bool in_place = !rows.defined() && layer_.stored == layer_.computed;
+  const bool in_place = !rows.defined() && settings_.options.dtype == settings_.computed;
   const auto places = rows.defined() ? rows.narrow(0, chunk.begin, size) : torch::Tensor();
   std::vector<torch::Tensor> states;
   for (const auto& state : states_) {
@@ -152,7 +153,7 @@ void ClassPiece::apply(const Sum& sum, const ClassUpdate& how, const PreparedUpd
                                       : state.narrow(0, chunk.begin, size));
   }
   const auto type = dtype_of(chunk.weights);
-  const auto row_bytes = static_cast<std::size_t>(layer_.features) * size_of(type);
+  const auto row_bytes = static_cast<std::size_t>(settings_.features) * size_of(type);
   at::parallel_for(0, size, 256, [&](std::int64_t begin, std::int64_t end) {
     const auto skip = [&](const torch::Tensor& tensor) -> void* {
       return static_cast<std::byte*>(tensor.data_ptr()) +
@@ -165,10 +166,10 @@ void ClassPiece::apply(const Sum& sum, const ClassUpdate& how, const PreparedUpd
                              .result_type = type,
                              .divisor = how.divisor,
                              .sources = sources,
-                             .count = (end - begin) * layer_.features},
+                             .count = (end - begin) * settings_.features},
                     .target = {.dtype = type,
                                .parameter = skip(chunk.weights),
-                               .count = (end - begin) * layer_.features,
+                               .count = (end - begin) * settings_.features,
                                .gradient_scale = how.gradient_scale,
                                .clip_value = how.clip_value},
                     .update = rule};
@@ -186,8 +187,8 @@ void ClassPiece::store(const torch::Tensor& updated, const torch::Tensor& rows, 
   const auto size = updated.size(0);
   const auto places = rows.defined() ? rows.narrow(0, begin, size)
                                      : torch::arange(begin, begin + size, torch::kInt32);
-  if (layer_.stored == layer_.computed) return set_rows_at(weights_, places, updated);
-  round_rows_at(weights_, places, updated, first_, leaf_seed(layer_.seed, number, -1));
+  if (settings_.options.dtype == settings_.computed) return set_rows_at(weights_, places, updated);
+  round_rows_at(weights_, places, updated, first_, leaf_seed(settings_.options.seed, number, -1));
 }
 
 }  // namespace tutti

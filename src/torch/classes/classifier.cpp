@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
-#include <string_view>
 
 #include <fmt/format.h>
 
 #include "comm/group_state.h"
-#include "job/job_state.h"
-#include "kernels/hash.h"
 #include "run/data/leaf_seed.h"
 #include "torch/classes/class_sums.h"
 #include "torch/model/resolved.h"
@@ -69,25 +66,16 @@ Classifier::Classifier(const Group& group, ClassifierSettings settings)
   pin_threads(*group_.state());
   const auto [first, last] = settings_.pieces_of(group_.rank(), group_.size());
   first_piece_ = first;
-  const ClassPiece::Layer layer{.features = settings_.features,
-                                .stored = settings_.options.dtype,
-                                .computed = settings_.computed,
-                                .margin = settings_.options.margin,
-                                .smoothing = settings_.options.label_smoothing,
-                                .rate = settings_.options.sample_rate,
-                                .rule = &settings_.rule,
-                                .seed = settings_.options.seed};
-  const auto weights = memory_of_pieces(layer.stored);
+  const auto weights = memory_of_pieces(settings_.options.dtype);
   std::vector<std::vector<torch::Tensor>> states;
   for (std::size_t s = 0; s < settings_.rule.states.size(); ++s) {
-    states.push_back(memory_of_pieces(layer.computed));
+    states.push_back(memory_of_pieces(settings_.computed));
   }
   for (auto piece = first; piece < last; ++piece) {
     const auto at = static_cast<std::size_t>(piece - first);
     std::vector<torch::Tensor> own;
     for (const auto& state : states) own.push_back(state[at]);
-    pieces_.emplace_back(layer, piece, settings_.classes_of(piece).first, weights[at],
-                         std::move(own));
+    pieces_.emplace_back(settings_, piece, weights[at], std::move(own));
   }
 }
 

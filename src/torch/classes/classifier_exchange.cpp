@@ -4,8 +4,6 @@
 #include <atomic>
 #include <cstddef>
 #include <numeric>
-#include <span>
-#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>

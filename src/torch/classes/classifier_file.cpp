@@ -6,10 +6,8 @@
 #include <filesystem>
 #include <numeric>
 #include <optional>
-#include <string>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "base/files.h"
 #include "base/number.h"
@@ -169,33 +167,24 @@ void ClassifierFile::fill(const SafetensorsFile* file, const std::string& prefix
 void ClassifierFile::save(const std::string& file) const {
   const auto& settings = layer_.settings();
   const std::filesystem::path path(file);
-  SafetensorsContent content{.name = path.filename().string(),
-                             .tensors = {},
-                             .metadata = {{kUpdates, std::to_string(layer_.updates())}}};
   // The wider type comes first in the file: states, where weights have 16 bits.
   std::vector<std::size_t> order(tensors());
   std::iota(order.begin(), order.end(), std::size_t{0});
   if (type_of(0) != settings.computed) {
     std::rotate(order.begin(), order.begin() + 1, order.end());
   }
-  for (const auto which : order) {
-    content.tensors.push_back(
-        {.name = tensor_name(which),
-         .type = stored_type_of(which),
-         .shape = {settings.classes, settings.features},
-         .data = {},
-         .stream = [this, which](const TakeBytes& take) { move_pieces(which, To::first, take); }});
-  }
   std::exception_ptr thrown;
   std::size_t begun = 0;
-  const auto nowhere = [](std::span<const std::byte>) {};
   if (layer_.group().rank() == 0) {
-    // The others give their pieces, whatever becomes of the file.
+    SafetensorsContent content{.name = path.filename().string(),
+                               .tensors = {},
+                               .metadata = {{kUpdates, std::to_string(layer_.updates())}}};
     std::exception_ptr failed;
-    for (auto& tensor : content.tensors) {
-      tensor.stream = [&, stream = tensor.stream](const TakeBytes& take) {
+    for (const auto which : order) {
+      // The others give their pieces, whatever becomes of the file.
+      const auto stream = [&, which](const TakeBytes& take) {
         ++begun;
-        stream([&](std::span<const std::byte> bytes) {
+        move_pieces(which, To::first, [&](std::span<const std::byte> bytes) {
           try {
             if (!failed) take(bytes);
           } catch (...) {
@@ -204,6 +193,11 @@ void ClassifierFile::save(const std::string& file) const {
         });
         if (failed) std::rethrow_exception(failed);
       };
+      content.tensors.push_back({.name = tensor_name(which),
+                                 .type = stored_type_of(which),
+                                 .shape = {settings.classes, settings.features},
+                                 .data = {},
+                                 .stream = stream});
     }
     try {
       const auto folder = path.parent_path().empty() ? "." : path.parent_path();
@@ -217,7 +211,7 @@ void ClassifierFile::save(const std::string& file) const {
       thrown = std::current_exception();
     }
   }
-  for (; begun < order.size(); ++begun) move_pieces(order[begun], To::first, nowhere);
+  for (; begun < order.size(); ++begun) move_pieces(order[begun], To::first, [](auto) {});
   rethrow_everywhere(layer_.group(), thrown);
 }
 

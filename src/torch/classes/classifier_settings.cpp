@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <variant>
 
 #include <fmt/format.h>
 
@@ -32,15 +31,8 @@ std::string text_of(const std::optional<Margin>& margin) {
 }
 
 const char* text_of(LossReduction reduction) {
-  switch (reduction) {
-    case LossReduction::none:
-      return "none";
-    case LossReduction::sum:
-      return "sum";
-    case LossReduction::mean:
-      return "mean";
-  }
-  return "";
+  constexpr const char* kTexts[] = {"mean", "sum", "none"};
+  return kTexts[static_cast<std::size_t>(reduction)];
 }
 
 }  // namespace

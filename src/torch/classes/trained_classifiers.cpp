@@ -72,9 +72,7 @@ std::unique_ptr<TrainedClassifiers> TrainedClassifiers::find(const Group& group,
 TrainedClassifiers::TrainedClassifiers(JobState& job, const ClassifierTrainer& trainer,
                                        std::vector<Layer> layers)
     : job_(job),
-      shards_(trainer.shards),
-      clip_(trainer.clip),
-      deadline_(trainer.deadline),
+      trainer_(trainer),
       owner_(std::make_shared<const std::string>(fmt::format("Trainer \"{}\"", trainer.name))),
       layers_(std::move(layers)) {
   for (const auto& one : layers_) {
@@ -83,7 +81,7 @@ TrainedClassifiers::TrainedClassifiers(JobState& job, const ClassifierTrainer& t
   }
 }
 
-TrainedClassifiers::~TrainedClassifiers() { forget(); }
+TrainedClassifiers::~TrainedClassifiers() { drop(); }
 
 void TrainedClassifiers::begin_step(std::int64_t step, const torch::nn::Module* active) {
   std::set<const torch::nn::Module*> wanted;
@@ -95,7 +93,7 @@ void TrainedClassifiers::begin_step(std::int64_t step, const torch::nn::Module* 
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     is_active_.push_back(active == nullptr || wanted.contains(layers_[l].layer));
     layers_[l].own().forget();
-    layers_[l].own().rounds().begin_step(step, shards_, announce_of(l));
+    layers_[l].own().rounds().begin_step(step, trainer_.shards, announce_of(l));
   }
 }
 
@@ -125,7 +123,7 @@ void TrainedClassifiers::gather_gradients() {
       continue;
     }
     own.gather_gradients();
-    if (needs_norms(clip_) || own.may_overflow()) squares_[l] = own.squares();
+    if (needs_norms(trainer_.clip) || own.may_overflow()) squares_[l] = own.squares();
   }
 }
 
@@ -153,41 +151,47 @@ std::string TrainedClassifiers::not_finite() const {
   return {};
 }
 
-double TrainedClassifiers::squares() const {
-  if (!needs_norms(clip_)) return 0;
-  return std::accumulate(squares_.begin(), squares_.end(), 0.0);
+StepPart& TrainedClassifiers::part_with(const NodeStore& nodes) {
+  nodes_ = &nodes;
+  return *this;
 }
 
-void TrainedClassifiers::update(double divisor, double rate_factor, std::optional<double> norm) {
-  for (std::size_t l = 0; l < layers_.size(); ++l) {
-    const double own_norm = std::sqrt(squares_[l]) / divisor;
-    const double scale =
-        norm ? clip_scale(clip_.norm, *norm) * clip_scale(clip_.parameter_norm, own_norm) : 1;
-    layers_[l].own().update({.divisor = divisor,
-                             .gradient_scale = scale,
-                             .clip_value = clip_.value,
-                             .rate_factor = rate_factor});
+/// By contributors too a split layer's is the sum of all weights, as in a DataParallel.
+double TrainedClassifiers::divisor(double loss_scale) const {
+  return (nodes_->divisor() == Divisor::none ? 1 : nodes_->held().weight()) * loss_scale;
+}
+
+void TrainedClassifiers::judge(StepFacts& step) {
+  if (!step.verdict.refusal.empty()) return;
+  const double by = divisor(step.loss_scale);
+  step.verdict.refusal = not_finite();
+  step.verdict.finite = step.verdict.refusal.empty();
+  if (by > 0 && needs_norms(trainer_.clip)) {
+    step.verdict.squares_elsewhere =
+        std::accumulate(squares_.begin(), squares_.end(), 0.0) / (by * by);
   }
 }
 
-void TrainedClassifiers::forget() noexcept {
+void TrainedClassifiers::apply(const StepFacts& step) {
+  const double by = divisor(step.loss_scale);
+  const auto& clip = trainer_.clip;
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    const double own_norm = std::sqrt(squares_[l]) / by;
+    const auto& norm = step.verdict.norm;  // of all parameters, after the division
+    const double scale =
+        norm ? clip_scale(clip.norm, *norm) * clip_scale(clip.parameter_norm, own_norm) : 1;
+    layers_[l].own().update({.divisor = by,
+                             .gradient_scale = scale,
+                             .clip_value = clip.value,
+                             .rate_factor = step.rate_factor});
+  }
+}
+
+void TrainedClassifiers::drop() noexcept {
   for (const auto& layer : layers_) {
     layer.own().forget();
     layer.layer->set_gradient_weight(1);
   }
-}
-
-void ClassifiersStepPart::judge(StepFacts& step) {
-  if (!step.verdict.refusal.empty()) return;
-  const double by = divisor() * step.loss_scale;
-  step.verdict.refusal = layers_.not_finite();
-  step.verdict.finite = step.verdict.refusal.empty();
-  if (by > 0) step.verdict.squares_elsewhere = layers_.squares() / (by * by);
-}
-
-/// By contributors too a split layer's is the sum of all weights, as in a DataParallel.
-double ClassifiersStepPart::divisor() const {
-  return nodes_.divisor() == Divisor::none ? 1 : nodes_.held().weight();
 }
 
 // ---- calls that all make ----
@@ -199,7 +203,7 @@ std::vector<std::int64_t> TrainedClassifiers::tell(std::int64_t call) const {
   const auto size = static_cast<std::size_t>(group().size());
   std::vector<std::int64_t> all(2 * size);
   group().all_gather({mine, 2, DType::int64}, {all.data(), std::ssize(all), DType::int64},
-                     {.label = "calls of split layers", .deadline = deadline_});
+                     {.label = "calls of split layers", .deadline = trainer_.deadline});
   std::vector<std::int64_t> calls;
   for (std::size_t r = 0; r < size; ++r) {
     calls.push_back(all[2 * r]);

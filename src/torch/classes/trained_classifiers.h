@@ -34,12 +34,13 @@ struct ClassifierTrainer {
   std::string refusal;
 };
 
-class TrainedClassifiers {
+/// As a StepPart it comes before UpdateStepPart, which clips by the norm of all.
+class TrainedClassifiers final : public StepPart {
  public:
-  /// Null where the model has none.
-  ~TrainedClassifiers();
+  ~TrainedClassifiers() override;
   TrainedClassifiers(const TrainedClassifiers&) = delete;
   TrainedClassifiers& operator=(const TrainedClassifiers&) = delete;
+  /// Null where the model has none.
   static std::unique_ptr<TrainedClassifiers> find(const Group& group,
                                                   const torch::nn::Module& module,
                                                   const ClassifierTrainer& trainer);
@@ -65,27 +66,32 @@ class TrainedClassifiers {
   /// Throws what a call of the shard, or of an evaluation's batch, has thrown, though it may have
   /// been caught.
   void end_shard() const;
-  /// And their squares, where the clip needs norms or a sum may overflow. Collective.
-  void gather_gradients();
   /// The weight of the shard whose backward comes. InvalidArgument where the shard has called a
   /// layer and gives no loss.
   void weigh(double weight, bool gives_loss);
-  /// Which gradient is not finite; empty: none.
-  std::string not_finite() const;
-  /// ‖g‖² over all layers, of what was gathered.
-  double squares() const;
-  /// `norm` is that of all parameters of the step, after the division.
-  void update(double divisor, double rate_factor, std::optional<double> norm);
   /// Runs an evaluation's `body`, in which this worker calls layers as often as its samples need:
   /// others without any left join each call. Collective.
   void evaluate(const std::function<void()>& body);
-  void forget() noexcept;
   JobState& job() const { return job_; }
+
+  /// Keeps a reference: `nodes` know the weight of a step, by which gradients are divided.
+  StepPart& part_with(const NodeStore& nodes);
+  void judge(StepFacts& step) override;
+  void apply(const StepFacts& step) override;
+  void drop() noexcept override;
+  void end(StepFacts& /*step*/) override { drop(); }
 
  private:
   TrainedClassifiers(JobState& job, const ClassifierTrainer& trainer, std::vector<Layer> layers);
   /// Runs `body` among the layers' calls: see run_shards().
   void run(const std::function<void()>& body) const;
+  /// Gathers the gradients of all shards, and their squares where the clip needs norms or a sum may
+  /// overflow. Collective.
+  void gather_gradients();
+  /// Which gradient is not finite; empty: none.
+  std::string not_finite() const;
+  /// Of the gradients, which are `loss_scale` times too large, too.
+  double divisor(double loss_scale) const;
   /// What each member says: 0, or a call of one of the layers.
   std::vector<std::int64_t> tell(std::int64_t call) const;
   ClassifierRounds::Announce announce_of(std::size_t layer) const;
@@ -94,32 +100,12 @@ class TrainedClassifiers {
   void join_others(std::int64_t call) const;
 
   JobState& job_;
-  std::int64_t shards_;
-  Clip clip_;
-  std::optional<std::chrono::milliseconds> deadline_;
+  ClassifierTrainer trainer_;
+  const NodeStore* nodes_ = nullptr;
   std::shared_ptr<const std::string> owner_;  ///< "Trainer "model"", of the layers
   std::vector<double> squares_;               ///< of this step's gradients, where they were needed
   std::vector<Layer> layers_;
   std::vector<bool> is_active_;  ///< of them in this step
-};
-
-/// Before UpdateStepPart, which clips by the norm of all.
-class ClassifiersStepPart : public StepPart {
- public:
-  /// Keeps references.
-  ClassifiersStepPart(TrainedClassifiers& layers, const NodeStore& nodes)
-      : layers_(layers), nodes_(nodes) {}
-  void judge(StepFacts& step) override;
-  void apply(const StepFacts& step) override {
-    layers_.update(divisor() * step.loss_scale, step.rate_factor, step.verdict.norm);
-  }
-  void drop() noexcept override { layers_.forget(); }
-  void end(StepFacts&) override { layers_.forget(); }
-
- private:
-  double divisor() const;
-  TrainedClassifiers& layers_;
-  const NodeStore& nodes_;
 };
 
 }  // namespace tutti

@@ -82,7 +82,7 @@ void ShardRunner::join() noexcept {
   } catch (...) {
     // What has failed before is what is said.
   }
-  parts_.classifiers->forget();
+  parts_.classifiers->drop();
 }
 
 std::uint64_t ShardRunner::seed_of(std::int64_t shard) const {

@@ -244,7 +244,7 @@ void TrainerObjects::list_step_parts() {
   step_parts.add(*values);
   if (keepers) step_parts.add(*keepers);
   if (audit) step_parts.add(*audit);
-  if (classifiers) step_parts.add<ClassifiersStepPart>(*classifiers, exchange->nodes());
+  if (classifiers) step_parts.add(classifiers->part_with(exchange->nodes()));
   step_parts.add<UpdateStepPart>(*update, sources);
   step_parts.add<DropsStepPart>(scale_rule, scale, dropped_in_a_row, options.max_consecutive_drops,
                                 group.rank() == 0);
