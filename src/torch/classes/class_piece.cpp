@@ -56,8 +56,9 @@ ClassPiece::ClassPiece(const ClassifierSettings& settings, std::int64_t index,
     auto some = weights_.narrow(0, begin, std::min(chunk_classes(0), count() - begin));
     some.copy_(torch::empty(some.sizes(), settings.computed).uniform_(-bound, bound, generator));
   }
-  for (std::size_t s = 0; s < states_.size(); ++s)
+  for (std::size_t s = 0; s < states_.size(); ++s) {
     states_[s].fill_(settings.rule.states[s].initial);
+  }
 }
 
 std::vector<std::int32_t> ClassPiece::rows_of(const LeafSamples& leaf) const {

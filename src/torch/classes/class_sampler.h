@@ -13,20 +13,6 @@
 
 namespace tutti {
 
-/// A permutation of 0 … count − 1, one for each key: four rounds of a Feistel network over the next
-/// even number of bits, repeated until the value is in range (Black and Rogaway 2002, "Ciphers with
-/// arbitrary finite domains", cycle walking).
-class KeyedPermutation {
- public:
-  KeyedPermutation(std::int64_t count, std::uint64_t key);
-  std::int64_t operator()(std::int64_t i) const;
-
- private:
-  std::uint64_t count_;
-  std::uint64_t key_;
-  int half_bits_;
-};
-
 /// How many of `count` classes take part of which samples have `present`, distinct.
 std::int64_t sampled_count(std::int64_t count, double rate, std::int64_t present);
 
