@@ -111,8 +111,9 @@ void ShardRunner::run_shard(std::int64_t index, const Trainer::Compute& compute)
 /// The shard that was computed last has a weight.
 void ShardRunner::note_ran(std::size_t logical) {
   parts_.notes.same_shards().end_shard();
-  note_magnitudes();
   auto& mine = parts_.board.mine();
+  note_magnitudes(mine.all, false);
+  note_magnitudes(mine.own[logical], true);
   if (mine.own_first_ran[logical] < 0) mine.own_first_ran[logical] = shard_;
   if (mine.ran++ == 0) mine.first_ran = shard_;
 }
@@ -335,23 +336,15 @@ void ShardRunner::accumulated(std::size_t parameter) {
 
 void ShardRunner::backward_ended(bool, std::exception_ptr) {}
 
-void ShardRunner::note_magnitudes() {
-  const auto& leaves = parts_.exchange.leaves();
-  auto& mine = parts_.board.mine();
-  const auto logical = parts_.replicas != nullptr ? parts_.replicas->logical_worker_of(shard_) : 0;
+void ShardRunner::note_magnitudes(GradientFacts& facts, bool per_replica) const {
   double largest = 0;
-  double largest_own = 0;  // of per-replica parameters
   for (std::size_t p = 0; p < parts_.model.parameters().size(); ++p) {
-    const double magnitude = leaves.magnitude(p);
-    const bool is_per_replica = parts_.model.is_per_replica(p);
-    auto& so_far = is_per_replica ? largest_own : largest;
-    so_far = std::max(so_far, magnitude);
-    if (std::isfinite(magnitude)) continue;
-    auto& facts = is_per_replica ? mine.own[logical] : mine.all;
-    facts.note_bad(shard_, static_cast<std::int64_t>(p));
+    if (parts_.model.is_per_replica(p) != per_replica) continue;
+    const double magnitude = parts_.exchange.leaves().magnitude(p);
+    largest = std::max(largest, magnitude);
+    if (!std::isfinite(magnitude)) facts.note_bad(shard_, static_cast<std::int64_t>(p));
   }
-  mine.all.bound += largest;
-  mine.own[logical].bound += largest_own;
+  facts.bound += largest;
 }
 
 }  // namespace tutti

@@ -137,7 +137,7 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   void run_backward(const torch::Tensor& loss);
   void hand_in(const std::vector<torch::Tensor>& gradients);
   /// The largest of the leaf's gradients, and those that are not finite.
-  void note_magnitudes();
+  void note_magnitudes(GradientFacts& facts, bool per_replica) const;
   /// The second computation of a shard is running, for the audit.
   bool repeats() const { return parts_.audit != nullptr && parts_.audit->repeats(); }
 
