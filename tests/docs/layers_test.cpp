@@ -101,7 +101,7 @@ const std::map<std::string, Names> kMayInclude = {
       "torch/run",    "torch/optim", "torch/classes"}},
     {"torch/pipeline",
      {"base", "memory", "comm", "run/numbers", "sync/plan", "sync/nodes", "sync/step",
-      "torch/model", "torch/shards", "torch/recompute"}},
+      "torch/model", "torch/shards"}},
     {"torch/trainer",
      {"base",        "c10d",        "kernels",     "kernels/rules", "memory",
       "job",         "comm",        "codec",       "run/files",     "run/log",
