@@ -106,10 +106,11 @@ void run_replicas(const Group& group, const StepsOfCase& steps) {
     board.mine() = {};
     exchange.leaves().begin_leaf(1);
     const auto gradient = gradient_of(steps, step, group.rank());
-    const auto largest = exchange.leaves().write(0, gradient.data(), true);
+    exchange.leaves().write(0, gradient.data(), true);
+    exchange.leaves().end_leaf();
+    const double largest = exchange.leaves().magnitude(0);
     board.mine().own[static_cast<std::size_t>(group.rank())].bound += largest;
     board.mine().all.bound += largest;
-    exchange.leaves().end_leaf();
     steps.reports.chance();
     board.send();
     exchange.arrive({});
