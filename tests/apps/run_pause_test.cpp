@@ -43,9 +43,12 @@ constexpr int kManyLines = 70'000;
 const std::string kWide(1000, 'x');
 const std::string kWriteTooMuch = "yes " + kWide + " | head -n " + std::to_string(kManyLines);
 
-/// The launcher has taken all that it keeps, and takes no more.
+/// The launcher has taken all that it keeps, and takes no more: for a second, as others use the
+/// processors too.
 bool becomes_full(const RunningCommand& command) {
+  constexpr int kSamples = 10;
   long long before = 0;
+  int equal = 0;
   return comes_true([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     const auto launcher = children_of(command.pid());
@@ -53,7 +56,8 @@ bool becomes_full(const RunningCommand& command) {
     const auto status = read_file("/proc/" + std::to_string(launcher[0]) + "/status");
     const auto at = status.find("VmRSS:");
     const auto now = at == std::string::npos ? 0 : std::atoll(status.c_str() + at + 6);
-    return now > (64 << 10) && std::exchange(before, now) == now;
+    equal = now > (64 << 10) && std::exchange(before, now) == now ? equal + 1 : 0;
+    return equal == kSamples;
   });
 }
 

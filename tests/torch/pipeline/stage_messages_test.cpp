@@ -15,7 +15,7 @@ StageMessage through_bytes(const StageMessage& message) {
 
 StageMessage sample() {
   StageMessage message{.weight = 0.1};
-  message.generator = torch::arange(5, torch::kUInt8);
+  message.random_state = torch::arange(5, torch::kUInt8);
   message.tensors = {torch::randn({2, 3, 4, 5}).contiguous(torch::MemoryFormat::ChannelsLast),
                      {},
                      torch::randn({3, 4}).t(),
@@ -36,7 +36,7 @@ void expect_equal(const StageMessage& got, const StageMessage& expected) {
   EXPECT_EQ(got.places, expected.places);
   EXPECT_EQ(got.need_gradient, expected.need_gradient);
   EXPECT_EQ(got.used, expected.used);
-  EXPECT_EQ(got.generator.defined(), expected.generator.defined());
+  EXPECT_EQ(got.random_state.defined(), expected.random_state.defined());
   ASSERT_EQ(got.tensors.size(), expected.tensors.size());
   for (std::size_t i = 0; i < got.tensors.size(); ++i) {
     ASSERT_EQ(got.tensors[i].defined(), expected.tensors[i].defined()) << i;
