@@ -17,6 +17,7 @@
 #include <iostream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/torch.h>
@@ -29,13 +30,18 @@ constexpr std::int64_t kShards = 12;
 constexpr std::int64_t kRows = 64;  ///< of a shard
 constexpr int kSteps = 5;           ///< of a round
 
-void stay_on(int processor) {
+/// On the `which`-th of the processors that this process may use.
+void stay_on(int which) {
+  cpu_set_t all;
   cpu_set_t own;
   CPU_ZERO(&own);
-  CPU_SET(processor, &own);
-  if (sched_setaffinity(0, sizeof own, &own) != 0) {
+  if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) <= which) {
     throw std::runtime_error("bench_speeds needs two processors");
   }
+  for (int processor = 0; CPU_COUNT(&own) == 0; ++processor) {
+    if (CPU_ISSET(processor, &all) && which-- == 0) CPU_SET(processor, &own);
+  }
+  sched_setaffinity(0, sizeof own, &own);
 }
 
 /// Takes half of this worker's processor for as long as the worker lives.
