@@ -101,7 +101,7 @@ class SharedMemory {
 };
 
 /// The collectives of a group. Those of Group itself return when the result is there (Result is
-/// void); those of Group::start() return a Work.
+/// void); those of Group::start() return a Work, and where a comment says "returns", it is done.
 template <class Result>
 class Collectives {
  public:

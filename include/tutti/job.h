@@ -50,7 +50,7 @@ class Busy {
 
  private:
   std::shared_ptr<JobState> job_;
-  std::uint64_t number_;
+  std::uint64_t number_ = 0;
 };
 
 class Job {

@@ -1,7 +1,6 @@
 #pragma once
 
-// What a Group handle points to. The step protocol in sync/ uses it to reach the collectives, the
-// board and the members' job ranks.
+// What a Group handle points to: a Communicator, and what its members travel by.
 
 #include <functional>
 #include <memory>
@@ -30,7 +29,7 @@ class GroupState : public Communicator {
   Channels& channels() const { return *channels_; }
   /// What the group's collectives and copies travel by; not of a group on one host.
   HostLink& link() const { return *link_; }
-  /// Those of copy_to_hosts(), likewise.
+  /// The pieces that copy_to_hosts() has under way; not of a group on one host.
   PostedPieces& copies() const { return *copies_; }
 
  private:

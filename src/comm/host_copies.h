@@ -3,8 +3,7 @@
 // Memory of which every host has a copy, where a group is on several: what members of one host
 // write there is sent to the others over a link (host_link.h). On one host nothing has to be done.
 //
-// Threads: one. Failure: that of collectives, and of
-// the link.
+// Threads: one. Failure: that of collectives, and of the link.
 
 #include <cstddef>
 #include <span>

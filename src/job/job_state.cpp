@@ -154,7 +154,7 @@ void JobState::find_others() {
   show(WorkerSlot::joined);
 }
 
-/// Others wait for it as for what publish_early() stores.
+/// Does what publish_early() does, which needs this class: this host sees the state at once.
 void JobState::show(WorkerSlot::State state) {
   auto& word = slot(identity_.rank).state;
   word.store(state, std::memory_order_release);

@@ -117,7 +117,8 @@ class JobState {
   /// (publish.h).
   std::optional<int> broker_that_lost(const RankSet& told, const Gone& gone) const;
 
-  /// Of each Busy that lives. They may overlap: the board shows the one that lasts longest.
+  /// The periods of all Busy objects that live. They may overlap: the board shows the one that
+  /// lasts longest.
   struct BusyPeriods {
     struct Period {
       std::uint64_t number;

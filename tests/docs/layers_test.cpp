@@ -270,7 +270,7 @@ TEST(Layers, AnIncludeUpwardOrOfASiblingIsNamedWithBothFiles) {
   EXPECT_THAT(
       offences(
           {{"job/hosts/host_order.h", "job/hosts", {"job/wire/frame.h", "job/rendezvous/broker.h"}},
-           {"kernels/fold.cpp", "kernels", {"kernels/fold.h", "base/check.h"}},
+           {"kernels/block_fold.cpp", "kernels", {"kernels/fold.h", "base/check.h"}},
            {"kernels/norm.h", "kernels", {"job/wait.h", "tutti/group.h"}},
            {"run/files/run_fingerprint.h", "run/files", {"sync/plan/plan.h"}},
            {"extra/new.h", "extra", {}}}),

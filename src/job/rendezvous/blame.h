@@ -1,5 +1,9 @@
 #pragma once
 
+// What a worker tells of the one that made it fail.
+//
+// Threads: plain data.
+
 #include <string>
 
 namespace tutti {

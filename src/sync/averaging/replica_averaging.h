@@ -65,7 +65,7 @@ class ReplicaAveraging final : private AveragedCopies {
 
   /// The current step is `step`, in which `updating[p]` logical workers update p.
   void begin(std::int64_t step, const std::vector<std::int64_t>& updating);
-  /// When what is averaged, and what that costs.
+  /// Decides what is averaged when, and counts what that costs.
   AveragingRounds& rounds() { return rounds_; }
   /// Whether some bucket is due, whether its parameters moved or not.
   bool any_due() const { return !rounds_.due_buckets().empty(); }

@@ -94,6 +94,7 @@ void LeafFolder::begin_leaf(double weight) {
   std::memset(board_.slot_table(row), kAbsent, free_.size());
   std::fill(finished_.begin(), finished_.end(), std::uint8_t{0});
   std::fill(magnitudes_.begin(), magnitudes_.end(), 0.0);
+  measured_ = 0;
   chain_ = start_ ? chain_length({*start_ + leaves_, 1}) : 0;
 }
 

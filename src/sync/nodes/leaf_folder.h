@@ -89,9 +89,11 @@ class LeafFolder {
   bool in_leaf() const { return in_leaf_; }
   /// The weight of the open leaf, or of the last one.
   double weight() const { return weight_; }
-  /// With Options::reports_magnitude, of the last leaf, which has ended: the largest magnitude
-  /// among weight · gradient, not finite if one of them is not; 0 where it wrote none.
-  double magnitude(std::size_t parameter) const { return magnitudes_[parameter]; }
+  /// Of the last leaf, which has ended: the largest magnitude among weight · gradient, not finite
+  /// if one of them is not; 0 where it wrote none, and without Options::reports_magnitude.
+  double magnitude(std::size_t parameter) const {
+    return magnitudes_.empty() ? 0 : magnitudes_[parameter];
+  }
   /// Leaves that have ended.
   std::int64_t leaves() const { return leaves_; }
   std::optional<std::int64_t> start() const { return start_; }
@@ -99,8 +101,6 @@ class LeafFolder {
   bool finished(std::size_t parameter) const { return finished_[parameter] != 0; }
   /// Slots whose memory has been used so far, in any step, row lists aside: at least 1.
   int slots_used() const { return slots_used_; }
-  /// Bytes of row lists that have been used so far.
-  std::size_t list_bytes() const { return list_bytes_; }
   /// Bytes of the arena that are in use.
   std::size_t bytes_held() const { return plan_.held_bytes(slots_used_) + list_bytes_; }
   /// The parameter's row list in a slot, which `rows` more are about to join.
@@ -153,7 +153,7 @@ class LeafFolder {
   Options options_;
   double measured_ = 0;             ///< of the gradient that is being written
   double* largest_;                 ///< measured_, or null without reports_magnitude
-  std::vector<double> magnitudes_;  ///< by parameter, of the open leaf; empty without
+  std::vector<double> magnitudes_;  ///< by parameter, of the open leaf or the last one
   std::function<void(int)> before_slot_;
   std::function<void(std::size_t, std::size_t)> before_list_;
   std::vector<StepHeader::Node> nodes_;  ///< a stack; the open leaf's table is the next one

@@ -28,6 +28,8 @@ namespace tutti {
 class Classifier {
  public:
   Classifier(const Group& group, ClassifierSettings settings);
+  Classifier(const Classifier&) = delete;
+  Classifier& operator=(const Classifier&) = delete;
 
   struct Losses {
     torch::Tensor losses;     ///< [b], 0 for samples that are ignored

@@ -50,7 +50,9 @@ void ClassifierRounds::require_turn(ClassifierUse use) {
 
 void ClassifierRounds::join(const std::function<void()>& call) {
   round_->is_joining = true;
-  const auto end = c10::make_scope_exit([&] { round_->is_joining = false; });
+  const auto end = c10::make_scope_exit([&] {
+    if (round_) round_->is_joining = false;  // a call that fails may end the round
+  });
   call();
 }
 

@@ -31,8 +31,8 @@ std::string text_of(const std::optional<Margin>& margin) {
 }
 
 const char* text_of(LossReduction reduction) {
-  constexpr const char* kTexts[] = {"mean", "sum", "none"};
-  return kTexts[static_cast<std::size_t>(reduction)];
+  if (reduction == LossReduction::mean) return "mean";
+  return reduction == LossReduction::sum ? "sum" : "none";
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <set>
 
+#include "base/check.h"
 #include "comm/group_state.h"
 #include "job/alone.h"
 #include "sync/update/gradient_norms.h"
@@ -158,6 +159,7 @@ StepPart& TrainedClassifiers::part_with(const NodeStore& nodes) {
 
 /// By contributors too a split layer's is the sum of all weights, as in a DataParallel.
 double TrainedClassifiers::divisor(double loss_scale) const {
+  TUTTI_CHECK(nodes_ != nullptr, "layers of a step that has no nodes");
   return (nodes_->divisor() == Divisor::none ? 1 : nodes_->held().weight()) * loss_scale;
 }
 

@@ -1,8 +1,9 @@
 #pragma once
 
 // Where torch's random numbers stand: the generators that draw wherever an operation names none,
-// which all of a program shares. Whatever saves, puts back or compares them does so here, so that a
-// device's generator has one place to come in.
+// which all of a program shares. Whatever in src/ saves, puts back or compares them does so here,
+// so that a device's generator has one place to come in. tutti/shard_loader.h looks by itself
+// whether a dataset draws.
 //
 // Threads: any; each state is taken and put back under its generator's lock. Failure: what torch
 // throws for a generator whose state it cannot take.

@@ -2,7 +2,7 @@
 
 #include "torch/training.h"
 
-namespace tutti::test::generator_state_cases {
+namespace tutti::test::random_state_cases {
 namespace {
 
 TEST(RandomStateGuard, WhatIsDrawnAndSeededMeanwhileDoesNotCount) {
@@ -42,4 +42,4 @@ TEST(RandomStateMark, KnowsNothingOfThePlaceOnceTheGeneratorWasSeededOtherwise) 
 }
 
 }  // namespace
-}  // namespace tutti::test::generator_state_cases
+}  // namespace tutti::test::random_state_cases

@@ -10,6 +10,7 @@
 #include "torch/data_parallel/parallel_objects.h"
 #include "torch/trainer/trainer_objects.h"
 #include "torch/training.h"
+#include "tutti/parallel_cross_entropy.h"
 
 namespace tutti::test::step_lists_cases {
 namespace {
@@ -39,6 +40,20 @@ TEST(StepLists, OfATrainer) {
                 ElementsAre("StepNotes", "ValueCheck", "Audit", "UpdateStepPart", "DropsStepPart",
                             "ReplicaParameters", "ShardBuffers", "SharedParameters",
                             "StatesStepPart", "ProgressStepPart", "GeneratorStepPart"));
+  });
+}
+
+/// The classifiers' norm is in the verdict by which the update clips.
+TEST(StepLists, OfATrainerWithASplitClassifier) {
+  on_workers(1, [](const Job& job) {
+    const Group group(job);
+    torch::nn::Sequential model(torch::nn::Linear(3, 2));
+    model->register_module("head", ParallelCrossEntropy(group, 2, 5, Sgd{.lr = 0.1}).ptr());
+    const TrainerObjects objects(group, *model, Sgd{.lr = 0.1}, {.shards = 2});
+    EXPECT_THAT(names_of(objects.step_parts),
+                ElementsAre("StepNotes", "ValueCheck", "TrainedClassifiers", "UpdateStepPart",
+                            "DropsStepPart", "ShardBuffers", "SharedParameters", "StatesStepPart",
+                            "ProgressStepPart", "GeneratorStepPart"));
   });
 }
 

@@ -12,9 +12,12 @@ struct Tensor {};
 
 struct Generator {};
 
+struct IntArrayRef {};
+
 }  // namespace at
 
 namespace torch {
+using at::IntArrayRef;
 using at::kFloat32;
 using at::ScalarType;
 using at::Tensor;
