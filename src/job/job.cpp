@@ -247,9 +247,7 @@ void show_longest(JobState& job, const JobState::BusyPeriods& busy) {
 Busy::Busy(std::shared_ptr<JobState> job, std::string what, std::chrono::milliseconds at_most)
     : job_(std::move(job)) {
   job_->require_own();
-  if (at_most <= std::chrono::milliseconds::zero())
-    throw InvalidArgument(
-        fmt::format("the time a worker may be busy is {} ms: must be positive", at_most.count()));
+  require_positive(at_most, "the time a worker may be busy");
   const auto until = job_->deadline(at_most).at;
   auto& busy = job_->busy();
   const std::lock_guard lock(busy.mutex);

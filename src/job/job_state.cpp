@@ -31,11 +31,6 @@ constexpr int kCrowdedRounds = 8;
 /// Longer than any run; keeps time arithmetic from overflowing.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365 * 10);
 
-void require_positive(std::chrono::milliseconds time, const char* what) {
-  if (time <= std::chrono::milliseconds::zero())
-    throw InvalidArgument(fmt::format("{} is {} ms: must be positive", what, time.count()));
-}
-
 void check_arguments(const Identity& identity, const JobOptions& options) {
   if (identity.size < 1 || identity.size > kMaxWorkers)
     throw InvalidArgument(
@@ -80,6 +75,11 @@ std::string common_facts(const Identity& identity) {
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace
+
+void require_positive(std::chrono::milliseconds time, const char* what) {
+  if (time <= std::chrono::milliseconds::zero())
+    throw InvalidArgument(fmt::format("{} is {} ms: must be positive", what, time.count()));
+}
 
 JobState::JobState(Identity identity, std::shared_ptr<System> system,
                    std::shared_ptr<Rendezvous> rendezvous, JobOptions options)

@@ -42,6 +42,9 @@ struct Identity {
   std::string links = {};  ///< what was asked for of links between hosts: the same on all workers
 };
 
+/// InvalidArgument, which begins with `what`, for a time that no wait can last.
+void require_positive(std::chrono::milliseconds time, const char* what);
+
 class JobState {
  public:
   /// Finds the others, maps the board, and starts to watch their lives.

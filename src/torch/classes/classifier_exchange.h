@@ -68,7 +68,7 @@ class ClassifierExchange {
   /// Collective.
   torch::Tensor exchange_targets(const ClassifierCall& call,
                                  const std::vector<std::vector<PieceTargets>>& targets) const;
-  /// Of a collective: "classifier: features".
+  /// The label of a collective: "classifier: features".
   std::string label_of(std::string_view what) const;
 
  private:

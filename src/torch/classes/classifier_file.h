@@ -30,7 +30,7 @@ class ClassifierFile {
   /// The weights, then the rule's states.
   std::size_t tensors() const { return 1 + layer_.settings().rule.states.size(); }
   std::string tensor_name(std::size_t which) const;
-  /// Of the own pieces, tensor by tensor.
+  /// The tensors of the own pieces, one after another.
   std::vector<SplitTensor> split_tensors() const;
   /// SHA-256 of the weights' name and bytes. Collective.
   std::string sha256() const { return digest(0, tensor_name(0)); }

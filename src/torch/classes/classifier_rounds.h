@@ -60,7 +60,7 @@ class ClassifierRounds {
   bool is_step() const { return round_ && round_->shards; }
   bool is_called_in_shard() const { return is_step() && round_->is_called; }
   bool is_in_backward() const { return round_ && round_->in_backward; }
-  /// Of the step; 0: there is none.
+  /// The number of the step; 0: there is none.
   std::int64_t number() const { return round_ ? round_->number : 0; }
   std::optional<std::int64_t> shards() const { return round_ ? round_->shards : std::nullopt; }
   /// That this member computes; −1: none.

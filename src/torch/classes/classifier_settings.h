@@ -35,7 +35,7 @@ struct ClassifierSettings {
   std::pair<std::int64_t, std::int64_t> classes_of(std::int64_t piece) const;
   std::int64_t piece_of(std::int64_t label) const;
   std::uint64_t bytes_per_class() const;
-  /// Of weights and state.
+  /// Bytes of a member's weights and state.
   std::uint64_t bytes_of(int member, int members) const;
   /// Classes that take part in the loss of these samples.
   std::int64_t taking_part(std::span<const std::int64_t> labels, bool samples_classes) const;

@@ -113,7 +113,7 @@ void ShardRunner::note_ran(std::size_t logical) {
   parts_.notes.same_shards().end_shard();
   auto& mine = parts_.board.mine();
   note_magnitudes(mine.all, false);
-  note_magnitudes(mine.own[logical], true);
+  if (parts_.replicas != nullptr) note_magnitudes(mine.own[logical], true);
   if (mine.own_first_ran[logical] < 0) mine.own_first_ran[logical] = shard_;
   if (mine.ran++ == 0) mine.first_ran = shard_;
 }
