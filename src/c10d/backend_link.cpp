@@ -43,9 +43,11 @@ class BackendLink final : public Link {
 
  protected:
   void post_send(int lane, int peer, std::span<const std::byte> bytes, Done done) override {
+    if (lost_.is_lost(peer)) return lost_.fail(peer, done);
     stream(lane, peer, Direction::kSend).send(bytes, std::move(done));
   }
   void post_receive(int lane, int peer, std::span<std::byte> bytes, Done done) override {
+    if (lost_.is_lost(peer)) return lost_.fail(peer, done);
     stream(lane, peer, Direction::kReceive).receive(bytes, std::move(done));
   }
 

@@ -5,11 +5,11 @@
 namespace tutti {
 
 bool LostPeers::lose(int peer, const std::string& text) {
-  auto& with = peers_[peer];
-  if (with.is_lost.exchange(true)) return false;
   const std::lock_guard lock(mutex_);
+  auto& with = peers_[peer];
+  if (with.is_lost) return false;
   with.why = text;
-  with.has_reason = true;
+  with.is_lost = true;
   tell(peer);
   return true;
 }
@@ -17,6 +17,11 @@ bool LostPeers::lose(int peer, const std::string& text) {
 std::string LostPeers::why(int peer) const {
   const std::lock_guard lock(mutex_);
   return peers_[peer].why;
+}
+
+void LostPeers::fail(int peer, const Link::Done& done) const {
+  const LinkError error{LinkError::Kind::kLost, peer, why(peer)};
+  done(&error);
 }
 
 void LostPeers::set_handler(Link::LostHandler handler) {
@@ -29,7 +34,7 @@ void LostPeers::set_handler(Link::LostHandler handler) {
 void LostPeers::tell(int peer) {
   auto& with = peers_[peer];
   const auto handler = handler_;
-  if (!with.has_reason || with.is_told || !handler) return;
+  if (!with.is_lost || with.is_told || !handler) return;
   with.is_told = true;
   handler(peer, with.why);
 }

@@ -18,11 +18,13 @@ class LostPeers {
  public:
   explicit LostPeers(int peers) : peers_(peers) {}
 
-  /// Tells the handler before it returns. False: the peer was lost before.
+  /// Tells the handler before it returns; is_lost() is true then. False: the peer was lost before.
   bool lose(int peer, const std::string& text);
   bool is_lost(int peer) const { return peers_[peer].is_lost; }
   /// The text that a lost peer was lost with.
   std::string why(int peer) const;
+  /// Ends an operation with a lost peer.
+  void fail(int peer, const Link::Done& done) const;
   /// As Link::on_lost().
   void set_handler(Link::LostHandler handler);
 
@@ -30,7 +32,6 @@ class LostPeers {
   struct Peer {
     std::atomic<bool> is_lost{false};
     std::string why;
-    bool has_reason = false;
     bool is_told = false;
   };
   void tell(int peer);

@@ -164,8 +164,7 @@ MpiStream& MpiLink::stream(int peer, int lane, bool sends) {
 void MpiLink::post(bool is_send, int lane, int peer, std::byte* bytes, std::size_t size,
                    Done done) {
   if (lost_.is_lost(peer)) {
-    const LinkError error{LinkError::Kind::kLost, peer, lost_.why(peer)};
-    done(&error);
+    lost_.fail(peer, done);
     return;
   }
   std::unique_lock lock(mutex_);

@@ -145,10 +145,9 @@ void TcpLink::post(int lane, int peer, std::deque<Message> Stream::*queue, Messa
   auto& stream = stream_of(peer, lane);
   Outcome outcome;
   std::unique_lock lock(stream.mutex);
-  if (stream.has_ended) {
+  if (stream.has_ended || lost_.is_lost(peer)) {  // its other streams may be about to end
     lock.unlock();
-    const LinkError error{LinkError::Kind::kLost, peer, lost_.why(peer)};
-    message.done(&error);
+    lost_.fail(peer, message.done);
     return;
   }
   (stream.*queue).push_back(std::move(message));

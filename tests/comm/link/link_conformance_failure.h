@@ -35,6 +35,30 @@ TEST_P(LinkConformance, AnotherSizeIsAnErrorOfTheReceiver) {
   });
 }
 
+TEST_P(LinkConformance, WhatIsPostedToAPeerFailsOnceItsLossIsTold) {
+  run(2, 2, [](auto& link) {
+    const int peer = 1 - link->self();
+    Bytes bytes(100);
+    std::vector<PendingOperation> later(2);
+    std::atomic<bool> is_told{false};
+    link->on_lost([&](int lost, const std::string&) {
+      EXPECT_EQ(lost, peer);
+      for (int lane = 0; lane < 2; ++lane) link->send(lane, lost, bytes, later[lane].done());
+      is_told = true;
+    });
+    PendingOperation operation;
+    if (link->self() == 0) {
+      link->send(1, peer, std::span(bytes).first(64), operation.done());
+    } else {
+      link->receive(1, peer, bytes, operation.done());
+    }
+    ASSERT_TRUE(operation.wait(*link, soon()));
+    ASSERT_TRUE(comes(*link, [&] { return is_told.load(); }));
+    for (auto& each : later) EXPECT_EQ(failed(*link, each).kind, LinkError::Kind::kLost);
+    link->on_lost({});
+  });
+}
+
 TEST_P(LinkConformance, APeerThatLeavesIsLostOnce) {
   run(3, 2, [](auto& link) {
     const int self = link->self();
