@@ -173,10 +173,15 @@ TEST(RunOutput, WhatAChildWritesShortlyAfterItsWorkersEndIsShown) {
 
 // promise: launcher#when-a-worker-fails
 TEST(RunOutput, AReaderThatLeavesEndsTheRun) {
-  RunningCommand command({"run", "-n", "2", "/bin/sh", "-c", "echo pid=$$; exec yes"});
+  const TemporaryFolder folder;
+  RunningCommand command(
+      {"run", "-n", "2", "/bin/sh", "-c",
+       "echo pid=$$; until [ -e " + folder.file("go") + " ]; do sleep 0.02; done; exec yes"});
   ASSERT_TRUE(command.wait_for_numbers("pid", 2));
   const auto pids = numbers_after(command.out, "pid");
   const WatchedProcess first(pids.at(0));
+  create_file(folder.file("go"));
+  ASSERT_TRUE(command.wait_for("] y\n"));
   command.close_out();
   EXPECT_EQ(command.finish(), 128 + 13);
   EXPECT_TRUE(first.ends(kTestDeadline));

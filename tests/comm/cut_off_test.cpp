@@ -29,15 +29,17 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-/// Until each of these waits for nobody but them.
-void wait_until_alone(const Job& job, const RankSet& ranks) {
+/// Until each of these waits for nobody but them, which whoever sees it first tells the others: it
+/// is over soon.
+void wait_until_alone(const Job& job, const RankSet& ranks, std::atomic<bool>& was_seen) {
   const auto is_alone = [&](int rank) {
     const NoticeView wait = read(job.state()->slot(rank).notice);
     return wait.in_wait() && (wait.missing - ranks).empty();
   };
-  while (!std::ranges::all_of(ranks.ranks(), is_alone)) {
+  while (!was_seen && !std::ranges::all_of(ranks.ranks(), is_alone)) {
     std::this_thread::sleep_for(milliseconds(1));
   }
+  was_seen = true;
 }
 
 /// Rank 2 has the broker of its host, and ends when `cut_off` of its neighbours are in a barrier
@@ -46,6 +48,7 @@ ThreadOutcome barrier_of_the_cut_off(const RankSet& cut_off) {
   ThreadOptions options;
   options.hosts = HostMap::of(std::vector<RankSet>{{0, 1}, {2, 3, 4}});
   options.world = std::make_shared<ThreadWorld>(5);
+  std::atomic<bool> are_alone{false};
   return try_thread_ranks(
       5,
       [&](const Job& job) {
@@ -57,7 +60,7 @@ ThreadOutcome barrier_of_the_cut_off(const RankSet& cut_off) {
         std::thread end;
         if (is_cut_off) {
           end = std::thread([&] {
-            wait_until_alone(job, cut_off);
+            wait_until_alone(job, cut_off, are_alone);
             options.world->kill(2);
             hosts.end_broker_of(job.rank());
           });

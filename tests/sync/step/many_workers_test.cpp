@@ -19,8 +19,12 @@
 namespace tutti::test {
 namespace {
 
+/// Generous: under a sanitizer, on a busy machine, so many threads take a minute.
 ThreadOptions on_hosts(int hosts, int each) {
   ThreadOptions options;
+  options.job.join_deadline = std::chrono::seconds(120);
+  options.job.deadline = std::chrono::seconds(200);
+  options.limit = std::chrono::seconds(300);
   options.hosts = even_hosts(hosts * each, hosts);
   return options;
 }
