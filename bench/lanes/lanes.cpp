@@ -91,8 +91,6 @@ class LateLink final : public Link {
         inner_(std::move(inner)),
         later_(later) {}
   std::string description() const override { return "late"; }
-  void lose(int peer, const std::string& text) override { inner_->lose(peer, text); }
-  void on_lost(LostHandler handler) override { inner_->on_lost(std::move(handler)); }
 
  protected:
   void post_send(int lane, int peer, std::span<const std::byte> bytes, Done done) override {

@@ -38,8 +38,6 @@ class BackendLink final : public Link {
   ~BackendLink() override;
 
   std::string description() const override { return fmt::format("{}, {} lanes", engine_, lanes()); }
-  void lose(int peer, const std::string& text) override;
-  void on_lost(LostHandler handler) override { lost_.set_handler(std::move(handler)); }
 
  protected:
   void post_send(int lane, int peer, std::span<const std::byte> bytes, Done done) override {
@@ -68,6 +66,7 @@ class BackendLink final : public Link {
   void hear(int peer);
   void say(int peer, const std::string& text);
   void fail(const LinkError& error);
+  void lose(int peer, const std::string& text);
   bool begin_to_lose(int peer, const std::string& text);
   void end_streams(int peer, const LinkError& error);
 
@@ -108,7 +107,6 @@ BackendLink::BackendLink(std::vector<c10::intrusive_ptr<c10d::Backend>> lanes, s
 }
 
 BackendLink::~BackendLink() {
-  on_lost({});
   {
     const std::lock_guard lock(closing_mutex_);
     is_closing_ = true;
@@ -180,7 +178,6 @@ void BackendLink::fail(const LinkError& error) {
 }
 
 void BackendLink::lose(int peer, const std::string& text) {
-  TUTTI_CHECK(peer >= 0 && peer < peers() && peer != self(), "peer {} of {}", peer, peers());
   begin_to_lose(peer, text);
   end_streams(peer, {LinkError::Kind::kLost, peer, text});
   if (peers_[peer].hearing) abort_work(*peers_[peer].hearing);

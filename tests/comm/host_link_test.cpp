@@ -54,8 +54,6 @@ class NotingLink final : public Link {
   NotingLink(const LinkRequest& request, Notes& notes)
       : Link(request.self, request.peers, request.lanes), notes_(notes) {}
   std::string description() const override { return "noted"; }
-  void lose(int, const std::string&) override {}
-  void on_lost(LostHandler) override {}
 
  protected:
   void post_send(int lane, int, std::span<const std::byte>, Done done) override {

@@ -140,8 +140,6 @@ class HeldLinks {
     Held(const LinkRequest& request, std::unique_ptr<Link> inner, HeldLinks& all)
         : Link(request.self, request.peers, request.lanes), inner_(std::move(inner)), all_(all) {}
     std::string description() const override { return "held"; }
-    void lose(int peer, const std::string& text) override { inner_->lose(peer, text); }
-    void on_lost(LostHandler handler) override { inner_->on_lost(std::move(handler)); }
 
    protected:
     void post_send(int lane, int peer, std::span<const std::byte> bytes, Done done) override {

@@ -25,8 +25,6 @@ class SimulatedNetwork::Participant final : public Link {
   bool progress(Deadline deadline) override {
     return needs_progress() && state_->progress(self(), deadline);
   }
-  void lose(int peer, const std::string& text) override { state_->lose(self(), peer, text); }
-  void on_lost(LostHandler handler) override { state_->on_lost(self(), std::move(handler)); }
 
  protected:
   void post_send(int lane, int peer, std::span<const std::byte> bytes, Done done) override {

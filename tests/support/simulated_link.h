@@ -11,7 +11,7 @@
 // progress(). What happens is then a function of the options and of what each participant posts
 // between two advances: real time, the order of threads and addresses decide nothing. Dones of a
 // participant are called inside its progress(), or inside step().
-// Dones and the LostHandler of one participant are never called concurrently.
+// Dones of one participant are never called concurrently.
 //
 // Threads: any. Failure: as of Link; a wrong peer, or one that is taken, is an InternalError.
 

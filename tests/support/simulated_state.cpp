@@ -33,10 +33,7 @@ SimulatedNetwork::State::State(SimulatedOptions options)
     : options_(std::move(options)),
       participants_(options_.peers),
       ways_(static_cast<std::size_t>(options_.peers) * options_.peers) {
-  for (auto& participant : participants_) {
-    participant.lost.resize(options_.peers);
-    participant.told.resize(options_.peers);
-  }
+  for (auto& participant : participants_) participant.lost.resize(options_.peers);
   for (int from = 0; from < options_.peers; ++from) {
     for (int to = 0; to < options_.peers; ++to) {
       auto& direction = way(from, to);
@@ -56,7 +53,6 @@ void SimulatedNetwork::State::attach(int peer) {
 void SimulatedNetwork::State::detach(int peer) {
   std::unique_lock lock(mutex_);
   auto& self = participants_[peer];
-  self.handler = {};
   if (!self.dead) end_locked(peer, fmt::format("peer {} has closed its link", peer));
   self.attached = false;
   // No Done may be called once the link is gone; another thread may be calling some.
@@ -187,22 +183,8 @@ void SimulatedNetwork::State::lose_locked(int self, int peer, const LinkError& e
   auto& why = participants_[self].lost[peer];
   if (why || participants_[self].dead) return;
   why = error.text;
-  tell_locked(self, peer);
   fail_all_locked(self, peer, error);
   changed_.notify_all();
-}
-
-void SimulatedNetwork::State::tell_locked(int self, int peer) {
-  participants_[self].mailbox.push_back([this, self, peer] {
-    std::unique_lock lock(mutex_);
-    auto& participant = participants_[self];
-    const auto handler = participant.handler;
-    if (!handler || participant.told[peer]) return;
-    participant.told[peer] = true;
-    const auto text = *participant.lost[peer];
-    lock.unlock();
-    handler(peer, text);
-  });
 }
 
 /// The peer posts no more, and nothing of it arrives. The others are told after a while.
@@ -224,30 +206,6 @@ void SimulatedNetwork::State::end_locked(int peer, const std::string& text) {
     };
   }
   changed_.notify_all();
-}
-
-void SimulatedNetwork::State::lose(int self, int peer, const std::string& text) {
-  TUTTI_CHECK(peer >= 0 && peer < options_.peers && peer != self, "peer {}", peer);
-  std::unique_lock lock(mutex_);
-  lose_locked(self, peer, {LinkError::Kind::kLost, peer, text});
-  drain_after_locked(lock, self);
-}
-
-void SimulatedNetwork::State::on_lost(int self, Link::LostHandler handler) {
-  std::unique_lock lock(mutex_);
-  auto& participant = participants_[self];
-  participant.handler = std::move(handler);
-  if (!participant.handler) {
-    changed_.wait(lock, [&] {
-      return participant.drainer == std::thread::id() ||
-             participant.drainer == std::this_thread::get_id();
-    });
-    return;
-  }
-  for (int peer = 0; peer < options_.peers; ++peer) {
-    if (participant.lost[peer] && !participant.told[peer]) tell_locked(self, peer);
-  }
-  drain_after_locked(lock, self);
 }
 
 void SimulatedNetwork::State::kill(int peer) {

@@ -30,8 +30,6 @@ class SimulatedNetwork::State {
   void detach(int peer);
   void send(int from, int to, int lane, std::span<const std::byte> bytes, Link::Done done);
   void receive(int to, int from, int lane, std::span<std::byte> bytes, Link::Done done);
-  void lose(int self, int peer, const std::string& text);
-  void on_lost(int self, Link::LostHandler handler);
   bool progress(int self, Deadline deadline);
 
   void kill(int peer);
@@ -74,8 +72,6 @@ class SimulatedNetwork::State {
     bool silent = false;
     bool waiting = false;                          ///< in progress(), with nothing to do
     std::vector<std::optional<std::string>> lost;  ///< by peer: why
-    std::vector<bool> told;                        ///< by peer: the handler has heard of it
-    Link::LostHandler handler;
     std::deque<std::function<void()>> mailbox;
     std::thread::id drainer;  ///< calls what was in the mailbox; none: default
   };
@@ -91,7 +87,6 @@ class SimulatedNetwork::State {
   void fail_all_locked(int owner, int peer, const LinkError& error);
   void end_locked(int peer, const std::string& text);
   void lose_locked(int self, int peer, const LinkError& error);
-  void tell_locked(int self, int peer);
   bool run_event_locked(std::unique_lock<std::mutex>& lock);
   bool all_wait_locked() const;
   bool drain_locked(std::unique_lock<std::mutex>& lock, int peer);

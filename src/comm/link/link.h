@@ -10,19 +10,16 @@
 // operation's Done has been called. A send may stay open until its receive is posted. A send that
 // is complete has left its memory; that it has arrived is known from the peer's own word alone.
 // Threads: all functions may be called from any thread, from a Done too, except the destructor.
-// Done and LostHandler are called without locks held, from a thread of the link or inside a call of
-// this or another link of the process, maybe before send() or receive() returns. They must neither
-// block nor throw. Each is called exactly once per operation, and per lost peer.
+// Done is called exactly once per operation, without locks held, from a thread of the link or
+// inside a call of this or another link of the process, maybe before send() or receive() returns.
+// It must neither block nor throw.
 // Failure: nothing here throws or blocks because of a peer. A peer is lost when its process or
-// connection ends, when a size differs, or when the owner has found it dead (lose()): its open and
-// all later operations fail, and the LostHandler hears of it first. The others are not concerned.
+// connection ends, or when a size differs: its open operations fail, and later ones at once. The
+// others are not concerned. A peer that is silent is not lost: who has found it dead ends the link.
 // A broken rule of the caller (a lane or peer that does not exist) is an InternalError.
 
-#include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
-#include <memory>
 #include <span>
 #include <string>
 
@@ -43,24 +40,15 @@ struct LinkError {
   std::string text;  ///< a sentence without the peer's rank in the job, which a link does not know
 };
 
-/// What has been posted so far.
-struct LinkTraffic {
-  std::uint64_t messages_sent = 0;
-  std::uint64_t bytes_sent = 0;
-  std::uint64_t messages_received = 0;
-  std::uint64_t bytes_received = 0;
-};
-
 class Link {
  public:
   /// Null: the operation is complete. The error is valid during the call.
   using Done = std::function<void(const LinkError* error)>;
-  using LostHandler = std::function<void(int peer, const std::string& text)>;
 
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
-  /// Open operations fail with kClosed; their Dones have returned when this returns. The other
-  /// peers lose this one. What was sent before is received, or fails.
+  /// Open operations fail with kClosed, those with silent peers too; their Dones have returned when
+  /// this returns. The other peers lose this one. What was sent before is received, or fails.
   virtual ~Link();
 
   int self() const { return self_; }    ///< this participant among the peers
@@ -80,34 +68,17 @@ class Link {
   /// Engines with threads of their own return false at once.
   virtual bool progress(Deadline deadline);
 
-  /// The peer is dead: its open operations fail within 100 ms, later ones at once. The peer itself
-  /// may not notice. Nothing happens when it was lost before.
-  virtual void lose(int peer, const std::string& text) = 0;
-  /// One handler. Peers that were lost before are told during this call. None is called any more
-  /// once on_lost({}) has returned, unless that was called by the handler.
-  virtual void on_lost(LostHandler handler) = 0;
-
-  /// Posted since the start, lost peers included.
-  LinkTraffic traffic(int peer) const;
-
  protected:
   Link(int self, int peers, int lanes);
   virtual void post_send(int lane, int peer, std::span<const std::byte> bytes, Done done) = 0;
   virtual void post_receive(int lane, int peer, std::span<std::byte> bytes, Done done) = 0;
 
  private:
-  struct Counters {
-    std::atomic<std::uint64_t> messages_sent{0};
-    std::atomic<std::uint64_t> bytes_sent{0};
-    std::atomic<std::uint64_t> messages_received{0};
-    std::atomic<std::uint64_t> bytes_received{0};
-  };
   void check(int lane, int peer) const;
 
   int self_;
   int peers_;
   int lanes_;
-  std::unique_ptr<Counters[]> counters_;  ///< by peer
 };
 
 }  // namespace tutti

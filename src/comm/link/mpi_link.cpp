@@ -45,8 +45,6 @@ class MpiLink final : public Link {
   std::string description() const override {
     return fmt::format("mpi, {}, {} lanes", mpi_name(), lanes());
   }
-  void lose(int peer, const std::string& text) override;
-  void on_lost(LostHandler handler) override { lost_.set_handler(std::move(handler)); }
   /// As by the destructor.
   void close();
 
@@ -69,7 +67,7 @@ class MpiLink final : public Link {
   struct Peer {
     LastWord heard{};
     MpiFunctions::Request hearing{};
-    std::atomic<bool> must_end{false};  ///< at once
+    bool must_end = false;  ///< at once
     std::optional<Clock::time_point> ends_at;
   };
 
@@ -145,7 +143,6 @@ MpiLink::~MpiLink() {
 }
 
 void MpiLink::close() {
-  on_lost({});
   {
     const std::lock_guard lock(mutex_);
     is_closing_ = true;
@@ -176,13 +173,6 @@ void MpiLink::post(bool is_send, int lane, int peer, std::byte* bytes, std::size
   }
   posted_.push_back({&stream(peer, lane, is_send), bytes, size, std::move(done)});
   changed_.notify_all();
-}
-
-void MpiLink::lose(int peer, const std::string& text) {
-  TUTTI_CHECK(peer >= 0 && peer < peers() && peer != self(), "peer {} of {}", peer, peers());
-  leave_mpi_open();
-  lost_.lose(peer, text);
-  peers_[peer].must_end = true;
 }
 
 /// What has arrived is received.

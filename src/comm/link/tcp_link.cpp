@@ -65,10 +65,6 @@ class TcpLink final : public Link {
   ~TcpLink() override;
 
   std::string description() const override { return "tcp on " + address_; }
-  void lose(int peer, const std::string& text) override {
-    end_peer({LinkError::Kind::kLost, peer, text});
-  }
-  void on_lost(LostHandler handler) override { lost_.set_handler(std::move(handler)); }
 
  protected:
   void post_send(int lane, int peer, std::span<const std::byte> bytes, Done done) override {

@@ -3,11 +3,8 @@
 // Prints
 //
 //     ready                          the link is made
-//     lost=P us=T text               the LostHandler was told at T of CLOCK_MONOTONIC
-//     failed=P kind=K us=T           an operation ended so; there are three for each peer
-//     given_up=P us=D                after SIGUSR1 and D µs, lose(P) has ended all of them; P is
-//     the
-//                                    last peer
+//     failed=P kind=K us=T text      an operation ended so at T of CLOCK_MONOTONIC; there are three
+//                                    for each peer
 //     moved=P                        50 messages came from P since the last such line
 //     closed us=D                    after SIGTERM, the link took D µs to end
 //
@@ -36,7 +33,6 @@ using tutti::Link;
 using tutti::LinkError;
 using Microseconds = std::chrono::microseconds;
 
-std::atomic<bool> must_give_up{false};
 std::atomic<bool> must_close{false};
 constexpr std::size_t kBytes = 4 << 20;
 constexpr int kLine = 50;
@@ -48,13 +44,11 @@ struct Stream {
   std::vector<std::byte> out = std::vector<std::byte>(kBytes, std::byte{1});
   std::vector<std::byte> in = std::vector<std::byte>(kBytes);
   std::byte unanswered{};
-  std::atomic<int> failed{0};
   int received = 0;
 
   void fail(const LinkError& error) {
     std::printf("failed=%d kind=%d us=%lld %s\n", peer, static_cast<int>(error.kind), since({}),
                 error.text.c_str());
-    ++failed;
   }
   void send(Link& link) {
     link.send(0, peer, out, [this, &link](const LinkError* error) {
@@ -74,7 +68,6 @@ struct Stream {
 int main(int count, char** arguments) {
   if (count < 4) return 2;
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  std::signal(SIGUSR1, [](int) { must_give_up = true; });
   std::signal(SIGTERM, [](int) { must_close = true; });
   const int self = std::atoi(arguments[1]);
   const int peers = std::atoi(arguments[2]);
@@ -90,9 +83,6 @@ int main(int count, char** arguments) {
   for (int peer = 0; peer < peers; ++peer) {
     if (peer != self) streams.emplace_back().peer = peer;
   }
-  link->on_lost([](int peer, const std::string& text) {
-    std::printf("lost=%d us=%lld %s\n", peer, since({}), text.c_str());
-  });
   for (auto& stream : streams) {
     link->receive(1, stream.peer, {&stream.unanswered, 1}, [&stream](const LinkError* error) {
       if (error != nullptr) stream.fail(*error);
@@ -101,16 +91,7 @@ int main(int count, char** arguments) {
     stream.send(*link);
   }
   std::printf("ready\n");
-  while (!must_close) {
-    if (must_give_up.exchange(false)) {
-      auto& last = streams.back();
-      const auto begin = Clock::now();
-      link->lose(last.peer, "its heartbeat has stopped");
-      while (last.failed < 3) std::this_thread::sleep_for(Microseconds(100));
-      std::printf("given_up=%d us=%lld\n", last.peer, since(begin));
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  while (!must_close) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const auto begin = Clock::now();
   link.reset();
   std::printf("closed us=%lld\n", since(begin));

@@ -14,7 +14,6 @@
 #include <functional>
 #include <iostream>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -157,24 +156,6 @@ class LinkConformance : public ::testing::TestWithParam<LinkWorldCase> {
     }
     return true;
   }
-
-  /// What the LostHandler was told.
-  struct Losses {
-    std::mutex mutex;
-    std::vector<int> peers;
-    std::string text;
-    Link::LostHandler handler() {
-      return [this](int peer, const std::string& why) {
-        const std::lock_guard lock(mutex);
-        peers.push_back(peer);
-        text = why;
-      };
-    }
-    std::vector<int> so_far() {
-      const std::lock_guard lock(mutex);
-      return peers;
-    }
-  };
 };
 
 using ::testing::ElementsAre;
@@ -195,7 +176,6 @@ TEST_P(LinkConformance, KnowsItsPlace) {
 TEST_P(LinkConformance, MessagesOfALaneKeepTheirOrder) {
   run(3, 2, [](auto& link) {
     Transfers all;
-    const auto before = link->traffic((link->self() + 1) % 3);
     const auto size = [](int k) { return static_cast<std::size_t>(k * 37 % 300); };
     for (int k = 0; k < 40; ++k) {
       for (int lane = 0; lane < 2; ++lane) {
@@ -207,11 +187,6 @@ TEST_P(LinkConformance, MessagesOfALaneKeepTheirOrder) {
       }
     }
     finish(*link, all);
-    const auto traffic = link->traffic((link->self() + 1) % 3);
-    EXPECT_EQ(traffic.messages_sent - before.messages_sent, 80U);
-    EXPECT_EQ(traffic.messages_received, traffic.messages_sent);
-    EXPECT_GT(traffic.bytes_sent, before.bytes_sent);
-    EXPECT_EQ(traffic.bytes_sent, traffic.bytes_received);
   });
 }
 
