@@ -41,7 +41,6 @@ class SharedModel {
   /// State tensor k, from 0, of the type of the master copy.
   std::byte* state(std::size_t parameter, int k) const;
   int states(std::size_t parameter) const { return places_[parameter].states; }
-  bool has_averages() const { return averages_; }
   /// The moving average, of the type of the master copy.
   std::byte* average(std::size_t parameter) const {
     return state(parameter, places_[parameter].states);

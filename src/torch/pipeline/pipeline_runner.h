@@ -116,7 +116,6 @@ class PipelineRunner {
                NumberedTensors buffers);
   void backward(const StageAction& action);
   std::vector<ParameterGradient> arrived_parameters(int stage, Passage& passage);
-  void finish_passage(int stage, int shard);
   void give_back(int stage, int shard);
   void note_shared(const TensorList& shared);
   NumberedTensors note_buffers(int stage, int shard, const StageMessage& in);
