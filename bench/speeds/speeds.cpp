@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <iostream>
@@ -50,8 +51,7 @@ void share_processor() {
   if (fork() != 0) return;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(0);
-  for (volatile std::uint64_t count = 0;; count = count + 1) {
-  }
+  for (std::atomic<std::uint64_t> count{0};;) ++count;
 }
 
 struct Training {

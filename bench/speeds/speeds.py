@@ -23,7 +23,7 @@ def measure(tools, settings, left, watch):
         if not os.path.exists(tools.program(PROGRAM)):
             yield name, {"missing": {PROGRAM: "build with -DTUTTI_BENCH=ON"}}
             continue
-        answer = json.loads(output_of(launch(tools, 2, PROGRAM, str(settings.rounds))[0], watch))
+        answer = json.loads(output_of(launch(tools, 2, PROGRAM, str(settings.rounds))[0], watch).removeprefix("[0] "))
         times = {shares: summary([[value] for value in answer[shares]]) for shares in SHARES}
         yield name, {"name": name, "times": times, "missing": {},
                      "faster": per_round(times["equal"], times["by speed"])}
