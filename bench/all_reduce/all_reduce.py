@@ -4,6 +4,7 @@ import os
 
 from common.contestants import Contestant, Failed
 from common.report import all_missing, marked, number, per_round, size_name, summary, table
+from common.turns import order_of
 from step.rivals import BEFORE, builds
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -86,10 +87,8 @@ def take_turns(columns, count, settings, watch):
         guess = sorted(contestant.ask(f"{way} {count} 5 {settings.touch:d}")[0])[2]
         iterations[column] = max(3, min(settings.most, int(settings.burst * 1e9 / max(guess, 1))))
     for turn in range(settings.rounds):
-        order = list(columns)
-        shift = turn % max(1, len(order))
         with watch.round():
-            for column in order[shift:] + order[:shift]:
+            for column in order_of(columns, turn):
                 contestant, way = columns[column]
                 line = f"{way} {count} {iterations[column]} {settings.touch:d}"
                 rounds[column].append(contestant.ask(line)[0])

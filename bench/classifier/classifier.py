@@ -4,6 +4,7 @@ import os
 
 from common.contestants import Contestant, Failed
 from common.report import all_missing, marked, number, per_round, summary, table
+from common.turns import order_of
 from memory.need import MOST_OF_MACHINE, allowed_bytes
 from step.rivals import NO_PYTHON, launch, ranks
 
@@ -163,10 +164,8 @@ def turns_of(contenders, settings, watch, missing):
                 if column in running:
                     running.pop(column).close()
         for turn in range(max(1, settings.rounds)):
-            order = list(running)
-            shift = turn % max(1, len(order))
             with watch.round():
-                for column in order[shift:] + order[:shift]:
+                for column in order_of(running, turn):
                     rounds[column].append(running[column].ask("steps 2")[0])
                     if column.startswith("bound"):
                         streams[column].append(running[column].ask("streams 2")[0])

@@ -8,7 +8,7 @@ import statistics
 
 from common.contestants import Contestant, Failed
 from common.report import marked, number, per_round, summary, table
-from common.turns import KEEP_MEMORY, WARM_UP
+from common.turns import KEEP_MEMORY, WARM_UP, order_of
 from hosts import aims
 from hosts.network import Network, NoHosts
 from hosts.rivals import DDP, DDP_SPARSE, NO_SYNC, NO_SYNC_PYTHON, TRAINER, TUTTI, MPIS, Place, link_column, rivals
@@ -110,10 +110,9 @@ class Turns:
                     missing[column] = "\n".join(dict.fromkeys(str(error).splitlines()))  # all ranks say the same
             order = [column for column in running if column not in missing]
             for turn in range(self._settings.rounds):
-                shift = turn % max(1, len(order))
                 with self._watch.round():
                     self.probes.append(self._network.probe(PROBE))
-                    for column in order[shift:] + order[:shift]:
+                    for column in order_of(order, turn):
                         self._burst(column, running[column], steps[column], period_of(methods.get(column)) > 1)
         finally:
             for contestant in running.values():

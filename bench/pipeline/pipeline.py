@@ -5,7 +5,7 @@ import statistics
 
 from common.contestants import Contestant, Failed
 from common.report import all_missing, marked, number, per_round, summary, table
-from common.turns import KEEP_MEMORY
+from common.turns import KEEP_MEMORY, order_of
 from step.rivals import NO_PYTHON, launch, ranks
 
 PROGRAM = "bench_pipeline"
@@ -74,9 +74,8 @@ def turns_of(present, settings, watch, missing):
             running = start(present, settings, missing)
             order = [column for column in running if column not in missing]
             for turn in range(max(1, settings.rounds // settings.restarts)):
-                shift = (turn + restart) % max(1, len(order))
                 with watch.round():
-                    for column in order[shift:] + order[:shift]:
+                    for column in order_of(order, restart * settings.rounds + turn):
                         if column == ALONE:
                             bounds.append(running[column].ask(f"bounds {SAMPLES}")[0])
                             continue
