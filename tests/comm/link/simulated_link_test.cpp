@@ -21,6 +21,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -183,7 +184,7 @@ TEST(SimulatedLink, WithASilentPeerOnlyTheEndOfTheLinkEndsAnything) {
     drive.network.run_until_idle();
     EXPECT_THAT(drive.events, IsEmpty());
     drive.links[0].reset();
-    EXPECT_THAT(drive.events, ElementsAre("0 got a: peer 0 has closed its link"));
+    EXPECT_THAT(drive.events, Contains("0 got a: peer 0 has closed its link"));
     drive.links.clear();
     EXPECT_EQ(drive.events.size(), 2U);
   }
