@@ -93,7 +93,12 @@ void expect_steps(int hosts, int each, std::int64_t total) {
 
 TEST(ManyWorkersStep, OfTwoHostsHasTheTreesBytes) { expect_steps(2, 40, 95); }
 
-TEST(ManyWorkersStep, OfNineHostsHasTheTreesBytes) { expect_steps(9, 8, 131); }
+TEST(ManyWorkersStep, OfNineHostsHasTheTreesBytes) {
+#ifdef TUTTI_SANITIZED
+  GTEST_SKIP() << "too many threads for a sanitizer: a host that is silent for 1.5 s is lost";
+#endif
+  expect_steps(9, 8, 131);
+}
 
 // promise: clusters#several-hosts
 TEST(ManyWorkersStep, OfSixteenHostsHasTheTreesBytes) {
