@@ -15,7 +15,15 @@
 
 namespace tutti {
 
-DataParallelState::~DataParallelState() { own_.end(is_used_); }
+DataParallelState::~DataParallelState() {
+  settle();
+  watch_.reset();
+  own_.end(is_used_);
+}
+
+void DataParallelState::settle() const {
+  if (watch_) watch_->settle();
+}
 
 /// Whatever leaves `body` drops the open step on all workers.
 template <class Body>
@@ -37,6 +45,7 @@ void DataParallelState::in_step(Body&& body) {
 // ---- taking gradients ----
 
 void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& value) {
+  settle();
   if (backwards_.is_given_up()) return;
   if (!backwards_.in_scope()) open_backward();
   if (backwards_.in_scope() && !backwards_.in_leaf()) {
@@ -66,6 +75,7 @@ void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& val
 }
 
 void DataParallelState::accumulated(std::size_t parameter) {
+  settle();
   if (parameter < own_.model.parameters().size()) own_.gradients->require_accumulated(parameter);
   const auto value = own_.hooked.take_accumulated(parameter);
   if (value.defined()) gradient(parameter, value);
@@ -84,7 +94,8 @@ void DataParallelState::open_backward() {
   const double weight = own_.weights->take_next();
   own_.exchange->open_one_backward(weight);
   backwards_.open(backward);
-  on_backward_end(weak_from_this());
+  watch_.emplace([this] { backward_completed(); },
+                 [this](std::exception_ptr error) { backward_aborted(std::move(error)); });
   auto& look = own_.exchange->leaves().first_look();
   // A program that has ever said what a loss counts knows.
   if (!is_weighted_ && own_.options.divide == Divide::by_weight && look.looks_at_rows()) {
@@ -108,21 +119,29 @@ void DataParallelState::before_step() {
   own_.hooked.attach_new();
 }
 
-void DataParallelState::backward_ended(bool completed, std::exception_ptr error) {
+/// The step may be over: by a hook that has called fail().
+void DataParallelState::backward_completed() {
   backwards_.end();
-  if (!own_.exchange->protocol().is_open() || backwards_.in_scope()) return;
-  if (!completed) {
-    drop("its backward threw an exception");
-    told_ = {own_.exchange->protocol().last_number(), std::move(error)};
-    return;
-  }
+  if (!own_.exchange->protocol().is_open()) return;
   in_step([this] {
     own_.gradients->take_set_by_hand(true);
     finish();
   });
 }
 
+void DataParallelState::backward_aborted(std::exception_ptr error) noexcept {
+  backwards_.end();
+  if (!own_.exchange->protocol().is_open()) return;
+  drop("its backward threw an exception");
+  told_ = {own_.exchange->protocol().last_number(), std::move(error)};
+}
+
 // ---- operations ----
+
+std::optional<double> DataParallelState::loss_weight() const {
+  settle();
+  return own_.weights->current();
+}
 
 void DataParallelState::carried() {
   if (!backwards_.in_scope()) own_.weights->carried();
@@ -135,6 +154,7 @@ std::string DataParallelState::loss_label() const {
 // ---- steps ----
 
 void DataParallelState::next_weight(double weight) {
+  settle();
   require_loss_weight(weight);
   is_weighted_ = true;
   own_.weights->set_next(weight);
@@ -154,6 +174,7 @@ void DataParallelState::tell_next_weight() {
 }
 
 void DataParallelState::open_scope(const AccumulateOptions& options) {
+  settle();
   if (backwards_.in_scope() || own_.exchange->protocol().is_open())
     throw InvalidArgument("accumulation scopes do not nest");
   if (options.micro_batches && *options.micro_batches < 0) {
@@ -226,6 +247,7 @@ void DataParallelState::finish() {
 }
 
 void DataParallelState::synchronize(std::optional<double> asked) {
+  settle();
   if (asked) require_loss_weight(*asked);
   if (backwards_.in_scope())
     throw InvalidArgument("synchronize() inside an accumulation scope: call its finish()");
@@ -246,6 +268,7 @@ void DataParallelState::synchronize(std::optional<double> asked) {
 }
 
 std::int64_t DataParallelState::join(const std::function<void()>& update) {
+  settle();
   if (backwards_.in_scope())
     throw InvalidArgument("join() inside an accumulation scope: call its finish() first");
   own_.gradients->require_none_set_by_hand("before join()");
@@ -273,6 +296,7 @@ std::int64_t DataParallelState::join(const std::function<void()>& update) {
 }
 
 void DataParallelState::fail(const std::string& why) noexcept {
+  settle();
   const auto& exchange = *own_.exchange;
   if (backwards_.is_given_up()) return;
   if (!exchange.protocol().is_open() && told_.is_reported(exchange.protocol().last_number(), why))
@@ -308,8 +332,14 @@ void DataParallelState::forget_step() noexcept {
 }
 
 void DataParallelState::collectively(const std::function<void()>& calls) {
+  settle();
   is_used_ = true;
   own_.exchange->protocol().run_collectives(calls);
+}
+
+void DataParallelState::broadcast_placed() {
+  settle();
+  own_.placed->send(own_.options.deadline);
 }
 
 void DataParallelState::sync_buffers() {

@@ -22,6 +22,7 @@
 #include "torch/data_parallel/parallel_objects.h"
 #include "torch/data_parallel/step_backwards.h"
 #include "torch/data_parallel/told_failure.h"
+#include "torch/gradients/backward_watch.h"
 #include "torch/model/gradient_hooks.h"
 #include "torch/model/wrapped_model.h"
 #include "tutti/data_parallel.h"
@@ -41,8 +42,7 @@ class DataParallelState : public GradientSink,
   // GradientSink
   void gradient(std::size_t parameter, const torch::Tensor& value) override;
   void accumulated(std::size_t parameter) override;
-  void backward_ended(bool completed, std::exception_ptr error) override;
-  std::optional<double> loss_weight() const override { return own_.weights->current(); }
+  std::optional<double> loss_weight() const override;
   void carried() override;
   void refuse(const std::string& why) override { own_.weights->refuse(why); }
   void owe(const std::string& operation) override { own_.weights->owe(operation); }
@@ -70,7 +70,7 @@ class DataParallelState : public GradientSink,
   void use() { is_used_ = true; }
   /// Collectives of the group besides steps: the object is used, and ends where the group does.
   void collectively(const std::function<void()>& calls);
-  void broadcast_placed() { own_.placed->send(own_.options.deadline); }
+  void broadcast_placed();
 
   /// Number of the accumulation scope that is open; 0 if none is.
   std::uint64_t scope() const { return backwards_.scope(); }
@@ -81,8 +81,13 @@ class DataParallelState : public GradientSink,
   const StepExchange& exchange() const { return *own_.exchange; }
 
  private:
+  /// Every call that a step may have to be over for begins with it: drops a step whose backward has
+  /// thrown, where its end has not been heard of.
+  void settle() const;
   void before_step();
   void open_backward();
+  void backward_completed();
+  void backward_aborted(std::exception_ptr error) noexcept;
   void open_parts(bool is_alone = false);
   void finish();
   bool counts_alone(double weight) const;
@@ -94,7 +99,8 @@ class DataParallelState : public GradientSink,
 
   ParallelObjects own_;
   StepBackwards backwards_;
-  StepFacts facts_;  ///< of the current step, or the last one
+  std::optional<BackwardWatch> watch_;  ///< of the last step that a backward has opened
+  StepFacts facts_;                     ///< of the current step, or the last one
   StepExchange::Outcome outcome_;
 
   bool is_weighted_ = false;  ///< next_weight() was called

@@ -3,60 +3,12 @@
 #include <fmt/format.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
-
-#include <cstddef>
 
 #include "base/log_line.h"
 #include "tutti/error.h"
 
 namespace tutti {
-namespace {
-
-using torch::autograd::GraphTask;
-
-/// Where the running backward leaves its result, or its exception: libtorch has no function that
-/// tells the task, but one that gives a member of it.
-c10::intrusive_ptr<at::ivalue::Future> result_of_current_backward() {
-  const auto* const member = torch::autograd::get_current_graph_task_nodes_in_graph();
-  if (member == nullptr) return {};
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Winvalid-offsetof"
-  constexpr auto kOffset = offsetof(GraphTask, nodes_in_graph_);
-#pragma GCC diagnostic pop
-  const auto* const task =
-      reinterpret_cast<const GraphTask*>(reinterpret_cast<const std::byte*>(member) - kOffset);
-  return task->future_result_;
-}
-
-/// Lives in a backward's list of final callbacks. If backward ends in an exception, the list is
-/// destroyed without having been called.
-class BackwardGuard {
- public:
-  explicit BackwardGuard(std::weak_ptr<GradientSink> sink)
-      : sink_(std::move(sink)), result_(result_of_current_backward()) {}
-  ~BackwardGuard() {
-    if (completed_) return;
-    const bool has_error = result_ && result_->completed() && result_->hasError();
-    const auto error = has_error ? result_->exception_ptr() : nullptr;
-    if (const auto sink = sink_.lock()) sink->backward_ended(false, error);
-  }
-  BackwardGuard(const BackwardGuard&) = delete;
-  BackwardGuard& operator=(const BackwardGuard&) = delete;
-
-  void complete() {
-    if (const auto sink = sink_.lock()) sink->backward_ended(true, nullptr);
-    completed_ = true;
-  }
-
- private:
-  std::weak_ptr<GradientSink> sink_;
-  c10::intrusive_ptr<at::ivalue::Future> result_;
-  bool completed_ = false;
-};
-
-}  // namespace
 
 class ParameterHooks::Take : public torch::autograd::FunctionPreHook {
  public:
@@ -156,12 +108,6 @@ void ParameterHooks::attach() {
 
 bool ParameterHooks::slot_is_ours() const {
   return torch::autograd::impl::post_acc_grad_hooks(parameter_).get() == tripwire_;
-}
-
-void on_backward_end(std::weak_ptr<GradientSink> sink) {
-  auto guard = std::make_shared<BackwardGuard>(std::move(sink));
-  torch::autograd::Engine::get_default_engine().queue_callback(
-      [guard = std::move(guard)] { guard->complete(); });
 }
 
 int current_backward() { return torch::autograd::get_current_graph_task_id(); }

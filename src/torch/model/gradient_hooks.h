@@ -11,7 +11,6 @@
 #include <torch/torch.h>
 
 #include <atomic>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -27,9 +26,6 @@ class GradientSink {
   virtual void gradient(std::size_t parameter, const torch::Tensor& value) = 0;
   /// torch accumulated into param.grad instead.
   virtual void accumulated(std::size_t parameter) = 0;
-  /// The backward that called on_backward_end() has ended, or (false) was ended by an exception:
-  /// `error`, null where it is none of std::exception's.
-  virtual void backward_ended(bool completed, std::exception_ptr error) = 0;
 
   /// It updates the parameters itself: whoever else writes to them is an error.
   virtual bool owns_values() const { return false; }
@@ -93,10 +89,6 @@ class ParameterHooks {
   const Tripwire* tripwire_ = nullptr;
   std::shared_ptr<EndedNotice> notice_;  ///< null: nothing is left behind
 };
-
-/// Calls the sink when the running backward has ended, in any way. Must be called inside a
-/// backward.
-void on_backward_end(std::weak_ptr<GradientSink> sink);
 
 /// Identifies the running backward; −1 outside. Later ones have greater numbers.
 int current_backward();

@@ -334,8 +334,6 @@ void ShardRunner::accumulated(std::size_t parameter) {
   if (value.defined()) gradient(parameter, value);
 }
 
-void ShardRunner::backward_ended(bool, std::exception_ptr) {}
-
 void ShardRunner::note_magnitudes(GradientFacts& facts, bool per_replica) const {
   double largest = 0;
   for (std::size_t p = 0; p < parts_.model.parameters().size(); ++p) {

@@ -109,7 +109,6 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   // GradientSink
   void gradient(std::size_t parameter, const torch::Tensor& value) override;
   void accumulated(std::size_t parameter) override;
-  void backward_ended(bool completed, std::exception_ptr error) override;
   bool owns_values() const override { return true; }
 
   // Called by Shard:

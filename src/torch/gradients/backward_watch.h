@@ -1,0 +1,38 @@
+#pragma once
+
+// How a backward ends. One that an exception ends leaves no word by itself: its list of final
+// callbacks dies uncalled, on the thread of a device maybe after backward() has thrown. Whoever
+// comes first tells: the list, or the next call of the watch's owner.
+//
+// Threads: `completed` is called by the thread that ends the backward, `aborted` by any, while the
+// owner's settle() and destructor wait. Failure: that of `completed`, which backward() throws.
+
+#include <exception>
+#include <functional>
+#include <memory>
+
+namespace tutti {
+
+class BackwardWatch {
+ public:
+  using Completed = std::function<void()>;
+  /// Null: an exception that is none of std::exception's. Must not throw, nor use the watch.
+  using Aborted = std::function<void(std::exception_ptr error)>;
+
+  /// Of the running backward. One of the two is called, once.
+  BackwardWatch(Completed completed, Aborted aborted);
+  /// None is called any more.
+  ~BackwardWatch();
+  BackwardWatch(const BackwardWatch&) = delete;
+  BackwardWatch& operator=(const BackwardWatch&) = delete;
+
+  /// Calls `aborted` where an exception has ended the backward, and nobody has done so.
+  void settle() const;
+
+ private:
+  class State;
+  class Guard;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace tutti
