@@ -16,13 +16,9 @@
 namespace tutti {
 
 DataParallelState::~DataParallelState() {
-  settle();
-  watch_.reset();
+  watch_.settle();
+  watch_.leave();
   own_.end(is_used_);
-}
-
-void DataParallelState::settle() const {
-  if (watch_) watch_->settle();
 }
 
 /// Whatever leaves `body` drops the open step on all workers.
@@ -45,7 +41,7 @@ void DataParallelState::in_step(Body&& body) {
 // ---- taking gradients ----
 
 void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& value) {
-  settle();
+  watch_.settle();
   if (backwards_.is_given_up()) return;
   if (!backwards_.in_scope()) open_backward();
   if (backwards_.in_scope() && !backwards_.in_leaf()) {
@@ -75,7 +71,7 @@ void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& val
 }
 
 void DataParallelState::accumulated(std::size_t parameter) {
-  settle();
+  watch_.settle();
   if (parameter < own_.model.parameters().size()) own_.gradients->require_accumulated(parameter);
   const auto value = own_.hooked.take_accumulated(parameter);
   if (value.defined()) gradient(parameter, value);
@@ -94,8 +90,15 @@ void DataParallelState::open_backward() {
   const double weight = own_.weights->take_next();
   own_.exchange->open_one_backward(weight);
   backwards_.open(backward);
-  watch_.emplace([this] { backward_completed(); },
-                 [this](std::exception_ptr error) { backward_aborted(std::move(error)); });
+  const auto completed = [this] {
+    backwards_.end();
+    if (!own_.exchange->protocol().is_open()) return;  // a hook has called fail()
+    in_step([this] {
+      own_.gradients->take_set_by_hand(true);
+      finish();
+    });
+  };
+  watch_.watch(completed, [this](std::exception_ptr error) { backward_aborted(std::move(error)); });
   auto& look = own_.exchange->leaves().first_look();
   // A program that has ever said what a loss counts knows.
   if (!is_weighted_ && own_.options.divide == Divide::by_weight && look.looks_at_rows()) {
@@ -119,16 +122,6 @@ void DataParallelState::before_step() {
   own_.hooked.attach_new();
 }
 
-/// The step may be over: by a hook that has called fail().
-void DataParallelState::backward_completed() {
-  backwards_.end();
-  if (!own_.exchange->protocol().is_open()) return;
-  in_step([this] {
-    own_.gradients->take_set_by_hand(true);
-    finish();
-  });
-}
-
 void DataParallelState::backward_aborted(std::exception_ptr error) noexcept {
   backwards_.end();
   if (!own_.exchange->protocol().is_open()) return;
@@ -139,7 +132,7 @@ void DataParallelState::backward_aborted(std::exception_ptr error) noexcept {
 // ---- operations ----
 
 std::optional<double> DataParallelState::loss_weight() const {
-  settle();
+  watch_.settle();
   return own_.weights->current();
 }
 
@@ -154,7 +147,7 @@ std::string DataParallelState::loss_label() const {
 // ---- steps ----
 
 void DataParallelState::next_weight(double weight) {
-  settle();
+  watch_.settle();
   require_loss_weight(weight);
   is_weighted_ = true;
   own_.weights->set_next(weight);
@@ -174,7 +167,7 @@ void DataParallelState::tell_next_weight() {
 }
 
 void DataParallelState::open_scope(const AccumulateOptions& options) {
-  settle();
+  watch_.settle();
   if (backwards_.in_scope() || own_.exchange->protocol().is_open())
     throw InvalidArgument("accumulation scopes do not nest");
   if (options.micro_batches && *options.micro_batches < 0) {
@@ -247,7 +240,7 @@ void DataParallelState::finish() {
 }
 
 void DataParallelState::synchronize(std::optional<double> asked) {
-  settle();
+  watch_.settle();
   if (asked) require_loss_weight(*asked);
   if (backwards_.in_scope())
     throw InvalidArgument("synchronize() inside an accumulation scope: call its finish()");
@@ -268,7 +261,7 @@ void DataParallelState::synchronize(std::optional<double> asked) {
 }
 
 std::int64_t DataParallelState::join(const std::function<void()>& update) {
-  settle();
+  watch_.settle();
   if (backwards_.in_scope())
     throw InvalidArgument("join() inside an accumulation scope: call its finish() first");
   own_.gradients->require_none_set_by_hand("before join()");
@@ -296,7 +289,7 @@ std::int64_t DataParallelState::join(const std::function<void()>& update) {
 }
 
 void DataParallelState::fail(const std::string& why) noexcept {
-  settle();
+  watch_.settle();
   const auto& exchange = *own_.exchange;
   if (backwards_.is_given_up()) return;
   if (!exchange.protocol().is_open() && told_.is_reported(exchange.protocol().last_number(), why))
@@ -332,14 +325,9 @@ void DataParallelState::forget_step() noexcept {
 }
 
 void DataParallelState::collectively(const std::function<void()>& calls) {
-  settle();
+  watch_.settle();
   is_used_ = true;
   own_.exchange->protocol().run_collectives(calls);
-}
-
-void DataParallelState::broadcast_placed() {
-  settle();
-  own_.placed->send(own_.options.deadline);
 }
 
 void DataParallelState::sync_buffers() {

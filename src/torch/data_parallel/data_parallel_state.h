@@ -70,7 +70,10 @@ class DataParallelState : public GradientSink,
   void use() { is_used_ = true; }
   /// Collectives of the group besides steps: the object is used, and ends where the group does.
   void collectively(const std::function<void()>& calls);
-  void broadcast_placed();
+  void broadcast_placed() {
+    watch_.settle();
+    own_.placed->send(own_.options.deadline);
+  }
 
   /// Number of the accumulation scope that is open; 0 if none is.
   std::uint64_t scope() const { return backwards_.scope(); }
@@ -81,12 +84,8 @@ class DataParallelState : public GradientSink,
   const StepExchange& exchange() const { return *own_.exchange; }
 
  private:
-  /// Every call that a step may have to be over for begins with it: drops a step whose backward has
-  /// thrown, where its end has not been heard of.
-  void settle() const;
   void before_step();
   void open_backward();
-  void backward_completed();
   void backward_aborted(std::exception_ptr error) noexcept;
   void open_parts(bool is_alone = false);
   void finish();
@@ -99,8 +98,9 @@ class DataParallelState : public GradientSink,
 
   ParallelObjects own_;
   StepBackwards backwards_;
-  std::optional<BackwardWatch> watch_;  ///< of the last step that a backward has opened
-  StepFacts facts_;                     ///< of the current step, or the last one
+  /// Of the last step that a backward has opened. What needs that step to be over settles it first.
+  BackwardWatch watch_;
+  StepFacts facts_;  ///< of the current step, or the last one
   StepExchange::Outcome outcome_;
 
   bool is_weighted_ = false;  ///< next_weight() was called

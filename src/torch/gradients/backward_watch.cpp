@@ -81,15 +81,20 @@ class BackwardWatch::Guard {
   std::shared_ptr<State> state_;
 };
 
-BackwardWatch::BackwardWatch(Completed completed, Aborted aborted)
-    : state_(std::make_shared<State>(std::move(completed), std::move(aborted))) {
+void BackwardWatch::watch(Completed completed, Aborted aborted) {
+  leave();
+  state_ = std::make_shared<State>(std::move(completed), std::move(aborted));
   auto guard = std::make_shared<Guard>(state_);
   torch::autograd::Engine::get_default_engine().queue_callback(
       [guard = std::move(guard)] { guard->complete(); });
 }
 
-BackwardWatch::~BackwardWatch() { state_->leave(); }
+void BackwardWatch::settle() const {
+  if (state_) state_->settle();
+}
 
-void BackwardWatch::settle() const { state_->settle(); }
+void BackwardWatch::leave() {
+  if (state_) state_->leave();
+}
 
 }  // namespace tutti

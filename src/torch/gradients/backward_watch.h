@@ -19,15 +19,17 @@ class BackwardWatch {
   /// Null: an exception that is none of std::exception's. Must not throw, nor use the watch.
   using Aborted = std::function<void(std::exception_ptr error)>;
 
-  /// Of the running backward. One of the two is called, once.
-  BackwardWatch(Completed completed, Aborted aborted);
-  /// None is called any more.
-  ~BackwardWatch();
+  BackwardWatch() = default;
+  ~BackwardWatch() { leave(); }
   BackwardWatch(const BackwardWatch&) = delete;
   BackwardWatch& operator=(const BackwardWatch&) = delete;
 
+  /// Watches the running backward, and no other any more. One of the two is called, once.
+  void watch(Completed completed, Aborted aborted);
   /// Calls `aborted` where an exception has ended the backward, and nobody has done so.
   void settle() const;
+  /// None is called any more.
+  void leave();
 
  private:
   class State;
