@@ -201,8 +201,10 @@ TEST(SeveralHosts, WhereTheFirstWorkerOfAHostDiesTheOthersResumeAsOneJob) {
     EXPECT_THAT(run.out, HasSubstr(std::string(worker) + " ends with " + end[0].str())) << run.err;
   }
   EXPECT_THAT(run.out, Not(HasSubstr(" of 1 "))) << run.err;
-  EXPECT_THAT(run.err, HasSubstr("rank 2 ended, through which its host reaches the others: the "
-                                 "making of group \"training\" of ranks 3 is not possible"));
+  // Others may not be known to be out of reach yet.
+  EXPECT_THAT(run.err,
+              ContainsRegex("rank 2 ended, through which its host reaches the others: the "
+                            "making of group \"training\" of ranks [0-3 ]+ is not possible"));
 }
 
 /// Here too the workers of each host resumed as a job of their own.
@@ -211,8 +213,9 @@ TEST(SeveralHosts, WithoutRankZeroNobodyResumes) {
   const auto run = run_with_a_loss(0, "100000");
   EXPECT_THAT(run.out, HasSubstr("worker 3 of 4 resumes after step 0")) << run.err;
   EXPECT_THAT(run.out, Not(ContainsRegex(" of [123] |no worker failed"))) << run.err;
-  EXPECT_THAT(run.err, HasSubstr("rank 0 ended, through which its host reaches the others: the "
-                                 "making of group \"training\" of ranks 1 is not possible"));
+  EXPECT_THAT(run.err,
+              ContainsRegex("rank 0 ended, through which its host reaches the others: the "
+                            "making of group \"training\" of ranks [0-3 ]+ is not possible"));
   for (const char* const rank : {"2", "3"}) {
     EXPECT_THAT(run.err, HasSubstr("rank 0 ended or cannot be reached, through which the host of "
                                    "rank " +
