@@ -88,7 +88,7 @@ class Call {
     return std::nullopt;
   }
 
-  /// Of its results those that are new.
+  /// Visits those of its results that are new.
   template <class Visit>
   void each_new(const Stack& results, const Visit& visit) const {
     for (std::size_t r = 0; r < results.size(); ++r) {

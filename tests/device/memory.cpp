@@ -100,7 +100,7 @@ class Blocks {
     return at;
   }
 
-  /// Of the blocks that were freed, those that no other stream uses any more.
+  /// Takes back the freed blocks that no other stream uses any more.
   void collect() {
     auto& streams = Streams::all();
     std::erase_if(leaving_, [&](const Leaving& leaving) {

@@ -204,7 +204,7 @@ class BusyLoops {
 
 class MissingWaits : public DeviceTest {
  protected:
-  /// Of so many runs, those with other bytes than the CPU's.
+  /// How many of so many runs give other bytes than the CPU's.
   static int wrong_runs(Fault fault, Held held) {
     const BusyLoops busy;
     const auto given = data();

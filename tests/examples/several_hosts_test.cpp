@@ -204,7 +204,7 @@ TEST(SeveralHosts, WhereTheFirstWorkerOfAHostDiesTheOthersResumeAsOneJob) {
   // Others may not be known to be out of reach yet.
   EXPECT_THAT(run.err,
               ContainsRegex("rank 2 ended, through which its host reaches the others: the "
-                            "making of group \"training\" of ranks [0-3 ]+ is not possible"));
+                            "making of group \"training\" of ranks ([01] )*3 is not possible"));
 }
 
 /// Here too the workers of each host resumed as a job of their own.
@@ -215,7 +215,7 @@ TEST(SeveralHosts, WithoutRankZeroNobodyResumes) {
   EXPECT_THAT(run.out, Not(ContainsRegex(" of [123] |no worker failed"))) << run.err;
   EXPECT_THAT(run.err,
               ContainsRegex("rank 0 ended, through which its host reaches the others: the "
-                            "making of group \"training\" of ranks [0-3 ]+ is not possible"));
+                            "making of group \"training\" of ranks 1( [23])* is not possible"));
   for (const char* const rank : {"2", "3"}) {
     EXPECT_THAT(run.err, HasSubstr("rank 0 ended or cannot be reached, through which the host of "
                                    "rank " +

@@ -98,7 +98,8 @@ class DataParallelState : public GradientSink,
 
   ParallelObjects own_;
   StepBackwards backwards_;
-  /// Of the last step that a backward has opened. What needs that step to be over settles it first.
+  /// Watches the last backward that has opened a step. A call that needs that step to be over
+  /// settles it first.
   BackwardWatch watch_;
   StepFacts facts_;  ///< of the current step, or the last one
   StepExchange::Outcome outcome_;

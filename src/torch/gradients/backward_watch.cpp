@@ -1,30 +1,21 @@
 #include "torch/gradients/backward_watch.h"
 
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/torch.h>
 
 #include <atomic>
-#include <cstddef>
 #include <mutex>
 #include <utility>
+
+#include "torch/gradients/running_backward.h"
 
 namespace tutti {
 namespace {
 
-using torch::autograd::GraphTask;
-
-/// Where the running backward leaves its result, or its exception: libtorch has no function that
-/// tells the task, but one that gives a member of it.
-c10::intrusive_ptr<at::ivalue::Future> result_of_current_backward() {
-  const auto* const member = torch::autograd::get_current_graph_task_nodes_in_graph();
-  if (member == nullptr) return {};
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Winvalid-offsetof"
-  constexpr auto kOffset = offsetof(GraphTask, nodes_in_graph_);
-#pragma GCC diagnostic pop
-  const auto* const task =
-      reinterpret_cast<const GraphTask*>(reinterpret_cast<const std::byte*>(member) - kOffset);
+/// Where the running backward leaves its result, or its exception.
+c10::intrusive_ptr<at::ivalue::Future> result_of_running_backward() {
+  const auto* const task = running_backward();
+  if (task == nullptr) return {};
   return task->future_result_;
 }
 
@@ -35,7 +26,7 @@ class BackwardWatch::State {
   State(Completed completed, Aborted aborted)
       : completed_(std::move(completed)),
         aborted_(std::move(aborted)),
-        result_(result_of_current_backward()) {}
+        result_(result_of_running_backward()) {}
 
   void complete() {
     Completed completed;

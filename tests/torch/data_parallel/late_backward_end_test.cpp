@@ -2,17 +2,14 @@
 // the next call alone. On a device its thread keeps the list of final callbacks for a while; here a
 // layer keeps the backward's task.
 
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/graph_task.h>
-
 #include <atomic>
 #include <chrono>
-#include <cstddef>
 #include <memory>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 
+#include "torch/gradients/running_backward.h"
 #include "torch/training.h"
 
 namespace tutti::test::late_backward_end_cases {
@@ -21,19 +18,7 @@ namespace {
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 using ::testing::HasSubstr;
-using torch::autograd::GraphTask;
-using Task = std::shared_ptr<GraphTask>;
-
-Task task_of_current_backward() {
-  const auto* const member = torch::autograd::get_current_graph_task_nodes_in_graph();
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Winvalid-offsetof"
-  constexpr auto kOffset = offsetof(GraphTask, nodes_in_graph_);
-#pragma GCC diagnostic pop
-  const auto* const task =
-      reinterpret_cast<const GraphTask*>(reinterpret_cast<const std::byte*>(member) - kOffset);
-  return const_cast<GraphTask*>(task)->shared_from_this();
-}
+using Task = std::shared_ptr<torch::autograd::GraphTask>;
 
 /// Calls a function in its backward.
 struct Calls : torch::autograd::Function<Calls> {
@@ -65,7 +50,7 @@ struct Net {
   Task failed_backward(const Batch& batch, std::int64_t begin, std::int64_t end) {
     Task kept;
     const std::function<void()> call = [&] {
-      kept = task_of_current_backward();
+      kept = running_backward()->shared_from_this();
       throw std::runtime_error("no luck");
     };
     const auto step = loss(batch, begin, end, &call);
