@@ -12,21 +12,12 @@
 
 #include "comm/collective_cases.h"
 #include "comm/group_state.h"
+#include "support/many_workers.h"
 #include "support/text_of.h"
 #include "tutti/error.h"
 
 namespace tutti::test {
 namespace {
-
-/// Generous: under a sanitizer, on a busy machine, so many threads take a minute.
-ThreadOptions on_hosts(int hosts, int each) {
-  ThreadOptions options;
-  options.job.join_deadline = std::chrono::seconds(120);
-  options.job.deadline = std::chrono::seconds(200);
-  options.limit = std::chrono::seconds(300);
-  options.hosts = even_hosts(hosts * each, hosts);
-  return options;
-}
 
 /// Every collective, by the scalar model. Rank r's input is number r.
 template <class T>
@@ -79,7 +70,7 @@ void expect_collectives(int hosts, int each, std::int64_t count) {
   const auto inputs = random_inputs<T>(hosts * each, count);
   run_thread_ranks(
       hosts * each, [&](const Job& job) { expect_collectives(Group(job), inputs); },
-      on_hosts(hosts, each));
+      many_workers(hosts, each));
 }
 
 // promise: clusters#several-hosts
@@ -112,12 +103,12 @@ TEST(ManyWorkers, OfAHostHaveGroupsOfTheirOwnAndNoneOf65Is) {
         here.all_reduce(View{&sum, 1, DType::int32}, Reduction::sum);
         EXPECT_EQ(sum, job.rank() < 35 ? 34 * 35 / 2 : 34 * 35 / 2 + 35 * 35);
       },
-      on_hosts(2, 35));
+      many_workers(2, 35));
   EXPECT_EQ(text_of([] { even_hosts(65, 1); }), "host 0 has 65 workers: must be 1 to 64");
 }
 
 TEST(ManyWorkers, AreNamedAsRanges) {
-  const ThreadOptions options = on_hosts(3, 24);
+  const ThreadOptions options = many_workers(3, 24);
   const std::chrono::seconds until_all_are_there{kSanitized ? 20 : 3};
   std::atomic<int> ended{0};
   const auto outcome = try_thread_ranks(

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "support/thread_ranks.h"
+#include "support/many_workers.h"
 #include "sync/gradient_oracle.h"
 #include "sync/step/step_exchange.h"
 #include "sync/whole_step.h"
@@ -18,16 +18,6 @@
 
 namespace tutti::test {
 namespace {
-
-/// Generous: under a sanitizer, on a busy machine, so many threads take a minute.
-ThreadOptions on_hosts(int hosts, int each) {
-  ThreadOptions options;
-  options.job.join_deadline = std::chrono::seconds(120);
-  options.job.deadline = std::chrono::seconds(200);
-  options.limit = std::chrono::seconds(300);
-  options.hosts = even_hosts(hosts * each, hosts);
-  return options;
-}
 
 struct Step {
   Step(const std::vector<std::size_t>& counts, std::int64_t number, std::int64_t total) {
@@ -88,7 +78,7 @@ void expect_steps(int hosts, int each, std::int64_t total) {
         finish(exchange);
         expect_values(exchange, last.expected);
       },
-      on_hosts(hosts, each));
+      many_workers(hosts, each));
 }
 
 TEST(ManyWorkersStep, OfTwoHostsHasTheTreesBytes) { expect_steps(2, 40, 95); }
@@ -122,7 +112,7 @@ PerStep traffic_of(int hosts, int each) {
   constexpr int kRounds = 3;  // opened, published, folded
   const std::vector<std::size_t> counts = {10, 200};
   const Step step(counts, 1, hosts * each);
-  auto options = on_hosts(hosts, each);
+  auto options = many_workers(hosts, each);
   options.world = std::make_shared<ThreadWorld>(hosts * each);
   PerStep found{};
   run_thread_ranks(
