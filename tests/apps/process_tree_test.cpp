@@ -40,6 +40,8 @@ TEST(ProcessTree, HasChildrenUntilTheyHaveBeenWaitedFor) {
 
 // promise: launcher#stop-and-resume
 TEST(ProcessTree, StopsAllThatRunBelow) {
+  // A child of a child may be stopped before it has asked to end with its parent.
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t child = start_two();
   const pid_t stopped = start_two();
   EXPECT_TRUE(comes_true(
@@ -56,6 +58,7 @@ TEST(ProcessTree, StopsAllThatRunBelow) {
   EXPECT_THAT(end_children(spared, std::chrono::seconds(10)), ElementsAre());
   EXPECT_THAT(children_of(getpid()), ElementsAre(stopped));
   EXPECT_THAT(end_children({}, std::chrono::seconds(10)), ElementsAre());
+  prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 
 }  // namespace
