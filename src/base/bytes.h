@@ -17,7 +17,13 @@ namespace tutti {
 template <class Bytes, class Values>
 void append_all(Bytes& to, const Values& values) {
   const auto* const begin = reinterpret_cast<const typename Bytes::value_type*>(values.data());
-  to.insert(to.end(), begin, begin + std::span(values).size_bytes());
+  const auto size = std::span(values).size_bytes();
+  // GCC 12 warns of a string's insert(), wrongly, where it is inlined.
+  if constexpr (requires { to.append(begin, size); }) {
+    to.append(begin, size);
+  } else {
+    to.insert(to.end(), begin, begin + size);
+  }
 }
 template <class Bytes, class Value>
 void append(Bytes& to, const Value& value) {
