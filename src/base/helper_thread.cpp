@@ -57,6 +57,13 @@ class Mark {
   pid_t number_ = own_number();
 };
 
+const void* own_mark() noexcept {
+  thread_local char mark;
+  return &mark;
+}
+/// Which the calling thread works for; no mark: itself.
+thread_local ProgramThread other_thread;
+
 int blocked_by_helpers() { return SIGRTMIN + 12; }
 int open_to_helpers() { return SIGRTMIN + 13; }
 
@@ -152,18 +159,33 @@ int other_threads() {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc/self/task"), ::closedir);
   if (!folder) return 1;
   const pid_t self = own_number();
+  const pid_t waits_for_self = other_thread.number;
   const std::lock_guard lock(marked_threads().mutex);
   const auto& marked = marked_threads().numbers;
   int others = 0;
   errno = 0;
   while (const dirent* entry = ::readdir(folder.get())) {
     const auto number = parse_number<pid_t>(entry->d_name);  // none: "." and ".."
-    if (!number || *number == self) continue;
+    if (!number || *number == self || *number == waits_for_self) continue;
     const bool is_marked = std::find(marked.begin(), marked.end(), *number) != marked.end();
     if (!is_marked && !has_mask_of_helpers(*number)) ++others;
     errno = 0;
   }
   return errno != 0 ? std::max(others, 1) : std::max(others - kSanitizerThreads, 0);
 }
+
+ProgramThread ProgramThread::own() noexcept { return {own_mark(), own_number()}; }
+
+const void* program_thread() noexcept {
+  return other_thread.mark != nullptr ? other_thread.mark : own_mark();
+}
+
+WorksFor::WorksFor(const ProgramThread& other) : before_(other_thread) {
+  if (other.mark == program_thread()) return;
+  mark_helper_thread();
+  other_thread = other;
+}
+
+WorksFor::~WorksFor() { other_thread = before_; }
 
 }  // namespace tutti

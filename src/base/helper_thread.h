@@ -3,8 +3,13 @@
 // Threads beside those of the program that use a job: who they are has to be known, because a
 // worker that waits can be relied on to do nothing else only if it has no other thread.
 //
+// Libtorch calls the hooks and callbacks of a backward on a device by threads of its own, while the
+// program's thread waits in backward(): what those do with a job is that thread's doing.
+//
 // Threads: functions may be called from any thread. Failure: IoError where the system has no room
 // for a thread, with the limits that may be the reason.
+
+#include <sys/types.h>
 
 #include <csignal>
 #include <functional>
@@ -36,8 +41,30 @@ class StartsHelpers {
 /// All signals but one: threads with this mask take none, and count as above.
 sigset_t signals_of_helpers() noexcept;
 
-/// The number of threads of this process besides the caller and marked ones. A thread that is about
-/// to mark itself may be counted.
+/// The number of threads of this process besides the caller, the one that it works for and marked
+/// ones. A thread that is about to mark itself may be counted.
 int other_threads();
+
+struct ProgramThread {
+  const void* mark = nullptr;  ///< differs from those of all other threads
+  pid_t number = 0;            ///< the system's
+  /// The calling thread itself.
+  static ProgramThread own() noexcept;
+};
+
+/// The mark of the thread that the calling one works for: its own, but for a WorksFor.
+const void* program_thread() noexcept;
+/// While it lives the calling thread works for another one, which waits for it. A thread that has
+/// done so counts as a helper from then on.
+class WorksFor {
+ public:
+  explicit WorksFor(const ProgramThread& other);
+  ~WorksFor();
+  WorksFor(const WorksFor&) = delete;
+  WorksFor& operator=(const WorksFor&) = delete;
+
+ private:
+  ProgramThread before_;
+};
 
 }  // namespace tutti

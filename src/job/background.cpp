@@ -2,21 +2,14 @@
 
 #include <algorithm>
 
+#include "base/helper_thread.h"
 #include "base/scoped_flag.h"
 
 namespace tutti {
-namespace {
-
-const void* mark_of_thread() noexcept {
-  thread_local char mark;
-  return &mark;
-}
-
-}  // namespace
 
 void Background::add(Unfinished& what) {
   const std::lock_guard lock(mutex_);
-  all_.emplace_back(&what, mark_of_thread());
+  all_.emplace_back(&what, program_thread());
   count_.store(static_cast<int>(all_.size()), std::memory_order_relaxed);
 }
 
@@ -34,7 +27,7 @@ bool Background::progress() {
   const ScopedFlag moving(is_moving);
   bool moved = false;
   for (const auto& [what, thread] : all_) {
-    if (thread == mark_of_thread() && what->progress()) moved = true;
+    if (thread == program_thread() && what->progress()) moved = true;
   }
   return moved;
 }

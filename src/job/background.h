@@ -24,11 +24,12 @@ class Unfinished {
 
 class Background {
  public:
-  /// `what` belongs to the calling thread; it must not be in here already.
+  /// `what` belongs to the calling thread, or the one that it works for (helper_thread.h); it must
+  /// not be in here already.
   void add(Unfinished& what);
   /// Returns once no thread makes progress on it any more.
   void remove(Unfinished& what);
-  /// Moves what the calling thread has added. True when something has moved. From inside of what
+  /// Moves what belongs to that thread. True when something has moved. From inside of what
   /// moves it does nothing.
   bool progress();
   bool is_empty() const { return count_.load(std::memory_order_relaxed) == 0; }

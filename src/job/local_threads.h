@@ -1,15 +1,17 @@
 #pragma once
 
 // What the threads of this process do with the job: which of them use it, wait on the board,
-// compute alone or are in a step.
+// compute alone or are in a step. A thread that works for another one (helper_thread.h) is that
+// one here.
 //
 // Threads: any.
 
 #include <atomic>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
+
+#include "base/helper_thread.h"
 
 namespace tutti {
 
@@ -17,9 +19,9 @@ class LocalThreads {
  public:
   /// The calling thread uses the job.
   void note() noexcept {
-    thread_local char mark;
     const void* first = nullptr;
-    if (!first_.compare_exchange_strong(first, &mark) && first != &mark)
+    const void* const me = program_thread();
+    if (!first_.compare_exchange_strong(first, me) && first != me)
       several_.store(true, std::memory_order_release);
   }
   /// More than one has used it.
@@ -31,13 +33,13 @@ class LocalThreads {
 
   /// See Alone; of the thread that has said it. Empty: nowhere.
   std::string alone_in() const {
-    return alone_thread_.load() == std::this_thread::get_id() ? alone_in_ : std::string();
+    return alone_thread_.load() == program_thread() ? alone_in_ : std::string();
   }
   /// On one thread of the job at a time; of another one, empty changes nothing.
   void set_alone_in(std::string where) {
-    const auto me = std::this_thread::get_id();
+    const void* const me = program_thread();
     if (where.empty() && alone_thread_.load() != me) return;
-    const auto thread = where.empty() ? std::thread::id() : me;
+    const void* const thread = where.empty() ? nullptr : me;
     alone_in_ = std::move(where);
     alone_thread_.store(thread);
   }
@@ -46,7 +48,7 @@ class LocalThreads {
   /// from now on, until it has called leave_step() as often.
   std::string enter_step(std::string who) {
     const std::lock_guard lock(stepping_mutex_);
-    const auto me = std::this_thread::get_id();
+    const void* const me = program_thread();
     if (stepping_depth_ > 0 && stepping_thread_ != me) return stepping_who_;
     if (stepping_depth_++ == 0) {
       stepping_thread_ = me;
@@ -64,11 +66,11 @@ class LocalThreads {
   std::atomic<const void*> first_{nullptr};
   std::atomic<bool> several_{false};
   std::mutex stepping_mutex_;
-  std::thread::id stepping_thread_;
+  const void* stepping_thread_ = nullptr;
   int stepping_depth_ = 0;
   std::string stepping_who_;  ///< the outermost
   std::string alone_in_;      ///< of `alone_thread_`, which alone looks at it
-  std::atomic<std::thread::id> alone_thread_{};
+  std::atomic<const void*> alone_thread_{nullptr};
 };
 
 }  // namespace tutti

@@ -109,5 +109,37 @@ TEST(HelperThread, WithoutRoomForOneTheLimitsAreNamed) {
                         "-v` \\(KiB of addresses\\) is [a-z0-9]+"));
 }
 
+TEST(ProgramThread, IsTheCallingOneUnlessItWorksForAnother) {
+  const auto me = ProgramThread::own();
+  EXPECT_EQ(program_thread(), me.mark);
+  std::thread([&] {
+    EXPECT_NE(program_thread(), me.mark);
+    {
+      const WorksFor program(me);
+      EXPECT_EQ(program_thread(), me.mark);
+    }
+    EXPECT_EQ(program_thread(), ProgramThread::own().mark);
+  }).join();
+}
+
+TEST(ProgramThread, IsNoOtherThreadForWhoWorksForIt) {
+  const int before = other_threads();
+  std::thread([&, me = ProgramThread::own()] {
+    EXPECT_EQ(other_threads(), before + 1);
+    const WorksFor program(me);
+    EXPECT_EQ(other_threads(), before);
+  }).join();
+}
+
+TEST(ProgramThread, WhoHasWorkedForAnotherIsAHelper) {
+  const int before = other_threads();
+  std::thread([&, me = ProgramThread::own()] {
+    { const WorksFor program(me); }
+    int seen = -1;
+    std::thread([&] { seen = other_threads(); }).join();
+    EXPECT_EQ(seen, before + 1) << "the program's, and not the one that starts it";
+  }).join();
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -6,6 +6,8 @@
 
 #include <thread>
 
+#include "base/helper_thread.h"
+
 namespace tutti {
 namespace {
 
@@ -56,6 +58,19 @@ TEST(Background, AThreadMovesItsOwnAlone) {
   EXPECT_TRUE(all.progress());
   EXPECT_EQ(mine.calls, 1);
   EXPECT_EQ(theirs.calls, 0);
+}
+
+// Backward on a device: its thread waits for a step while the program's waits in backward().
+TEST(Background, AThreadThatWorksForAnotherMovesThatOnes) {
+  Background all;
+  Counting mine;
+  all.add(mine);
+  std::thread([&, me = ProgramThread::own()] {
+    EXPECT_FALSE(all.progress());
+    const WorksFor program(me);
+    EXPECT_TRUE(all.progress());
+  }).join();
+  EXPECT_EQ(mine.calls, 1);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "arrivals.h"
+#include "base/helper_thread.h"
 #include "job/wait.h"
 #include "support/process_ranks.h"
 #include "support/thread_ranks.h"
@@ -109,6 +110,31 @@ TEST(Deadlock, processes_are_told_as_threads_are) {
         "0 in right" +
             std::string(kUsualCause))
         << outcome.describe();
+}
+
+/// As a device's thread waits while the program's is in backward().
+// promise: errors#workers-that-wait-for-one-another
+TEST(Deadlock, of_threads_that_work_for_the_programs_is_told) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the sanitizer's own thread is one that might still come";
+#endif
+  const ProcessOutcome outcome = run_process_ranks(2, [](const Job& job) {
+    Arrivals before;
+    before.at[0] = before.at[1] = 1;
+    before.await(job, 1, "an earlier step", RankSet{1 - job.rank()});
+    std::string text;
+    std::thread([&, program = ProgramThread::own()] {
+      const WorksFor works(program);
+      try {
+        Arrivals nobody;
+        nobody.await(job, 1, job.rank() == 0 ? "left" : "right", RankSet{1 - job.rank()});
+      } catch (const std::exception& error) {
+        text = error.what();
+      }
+    }).join();
+    throw Error(text);
+  });
+  for (const RankEnd& end : outcome.ranks) EXPECT_THAT(end.text, HasSubstr("one another"));
 }
 
 /// A pool of threads that never uses the job, but might: torch's.
