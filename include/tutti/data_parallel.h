@@ -13,6 +13,8 @@
 // Every parameter's gradient after the sync is Σ w·g / Σ w over all micro-batches of all workers,
 // folded along one canonical tree (docs/numerics.md), the same bytes on every worker.
 //
+// The model may be on a device (a GPU): docs/gpu.md has what that costs, and what is refused there.
+//
 // Threads: the thread that runs backward, one at a time. Failure: an error in one worker's backward
 // drops that step on all workers (PeerFailed on the others), and the next step works; Mismatch,
 // PeerLost and Timeout end this object. docs/errors.md has the whole list.

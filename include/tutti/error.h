@@ -65,6 +65,13 @@ class Diverged : public Error {
   using Error::Error;
 };
 
+/// A device (a GPU) has failed, or the memory on it has, at or before the call that throws it. The
+/// text has what the device says. Nothing on it can be relied on any more: end the process.
+class DeviceFailed : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Workers disagree: about the operation, the plan or the values. Thrown on every worker.
 class Mismatch : public Error {
  public:

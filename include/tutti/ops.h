@@ -24,13 +24,13 @@
 // gather() who is not the root, of send() the sender) gets an empty tensor that stands for it:
 // attach() makes it part of the loss.
 //
-// Shapes: members' tensors are contiguous, or are made so, of one type on the CPU. Where rows are
-// joined or given apart they run along dim 0; the other dims are the same on all, of who has no
-// rows as well: others are a Mismatch that names both.
+// Shapes: members' tensors are contiguous, or are made so, of one type, on the CPU or a device.
+// Where rows are joined or given apart they run along dim 0; the other dims are the same on all, of
+// who has no rows as well: others are a Mismatch that names both.
 //
-// Threads: as Group. Failure: that of Group; a tensor on another device or without strides, as
-// sparse ones, is Unsupported, and so are second derivatives. Numbers of rows that are negative, or
-// more than memory can hold, are InvalidArgument.
+// Threads: as Group. Failure: that of Group; a tensor without strides, as sparse ones, is
+// Unsupported, and so are second derivatives. Numbers of rows that are negative, or more than
+// memory can hold, are InvalidArgument.
 
 #include <torch/torch.h>
 

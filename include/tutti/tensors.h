@@ -3,9 +3,13 @@
 // Tensors in the core's vocabulary: element types, collectives on tensors, and the hash by which a
 // user compares two models.
 //
-// Threads and failure: as the functions of group.h. A tensor that is not dense (holes, overlap),
-// not on the CPU, or of an element type that DType lacks is Unsupported, and so is one that is
-// written to, or looked at by view_of(), with torch's negative or conjugate bit.
+// Tensors on a device (a GPU) are moved by way of the host (docs/gpu.md): what is given is read
+// once the device has computed it, and results are there for what the current stream is given next.
+//
+// Threads and failure: as the functions of group.h. A tensor that is not dense (holes, overlap), or
+// of an element type that DType lacks, is Unsupported, and so is one that is written to, or looked
+// at by view_of(), with torch's negative or conjugate bit. view_of() and start_all_reduce() take
+// tensors on the CPU alone. What a device reports is DeviceFailed.
 
 #include <torch/torch.h>
 

@@ -20,6 +20,7 @@
 #include "tutti/group.h"
 #include "tutti/job.h"
 #include "tutti/limits.h"
+#include "tutti/local_device.h"
 #include "tutti/memory_plan.h"
 #include "tutti/metrics.h"
 #include "tutti/ops.h"

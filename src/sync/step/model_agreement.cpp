@@ -22,7 +22,7 @@ void ModelAgreement::publish(const ModelMemory& model) {
   auto& job = protocol_.job();
   const auto& board = nodes_.boards().mine();
   // This step is the last where all have drained.
-  if (looks_closely() || (digests_.compares() && protocol_.own_header().drained != 0)) {
+  if (reads_parameters()) {
     digests_.publish(model);
     send_ahead(job, {{board.digests().data(), board.digests().size_bytes()}});
   }

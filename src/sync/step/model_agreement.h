@@ -30,6 +30,14 @@ class ModelAgreement {
 
   /// The open step compares digests, so that `modes` of its ModelMemory are looked at.
   bool looks_closely() const { return digests_.due(protocol_.step()); }
+  /// Parameters are compared in some steps, and at the end.
+  bool compares() const { return digests_.compares(); }
+  /// The open step compares digests of parameters.
+  bool reads_parameters() const {
+    return looks_closely() || (compares() && protocol_.own_header().drained != 0);
+  }
+  /// Steps copy one worker's buffers to the others.
+  bool reads_buffers() const { return options_.sync_buffers && protocol_.group().size() > 1; }
   /// Writes what others compare, and buffers where they are synchronised and may count.
   void publish(const ModelMemory& model);
   /// Compares, once all have published, what is due.

@@ -37,6 +37,24 @@ void require_free(const WrappedModel& model, const SplitLayers& layers, const st
 
 }  // namespace
 
+/// What is not offered for a model on a device yet.
+void require_offered(const WrappedModel& model, const SplitLayers& layers,
+                     const DataParallelOptions& options) {
+  if (model.device().is_cpu()) return;
+  const auto refuse = [&](std::string_view what) {
+    throw Unsupported(
+        fmt::format("\"{}\" is on {}, where {} not offered: train it on the CPU, or "
+                    "without",
+                    options.name, model.device().str(), what));
+  };
+  if (options.compression.codec) refuse("codecs are");
+  if (!layers.parameters.empty()) refuse("split layers are");
+  if (model.owned() > 0) refuse("parameters with an owner (placement) are");
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    if (model.row_sparse(p)) refuse("row-sparse gradients are");
+  }
+}
+
 /// `group_of` is called once all options are checked for `workers` workers: until then no worker
 /// waits for this one.
 void DataParallel::start(const std::function<Group()>& group_of, int workers, WrappedModel model,
@@ -45,6 +63,7 @@ void DataParallel::start(const std::function<Group()>& group_of, int workers, Wr
   deadline_ = options.deadline;
   require_owners(model, workers);
   require_free(model, layers, options.name);
+  require_offered(model, layers, options);
   const Group group = group_of();
   require_whole(model, group, "DataParallel");
   state_ = std::make_shared<DataParallelState>(group, std::move(model), std::move(layers), options);

@@ -41,7 +41,7 @@ void DataParallelState::in_step(Body&& body) {
 // ---- taking gradients ----
 
 void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& value) {
-  watch_.settle();
+  const auto works = watch_.hooked();
   if (backwards_.is_given_up()) return;
   if (!backwards_.in_scope()) open_backward();
   if (backwards_.in_scope() && !backwards_.in_leaf()) {
@@ -71,7 +71,7 @@ void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& val
 }
 
 void DataParallelState::accumulated(std::size_t parameter) {
-  watch_.settle();
+  const auto works = watch_.hooked();
   if (parameter < own_.model.parameters().size()) own_.gradients->require_accumulated(parameter);
   const auto value = own_.hooked.take_accumulated(parameter);
   if (value.defined()) gradient(parameter, value);
@@ -91,6 +91,7 @@ void DataParallelState::open_backward() {
   own_.exchange->open_one_backward(weight);
   backwards_.open(backward);
   const auto completed = [this] {
+    const auto works = watch_.hooked();
     backwards_.end();
     if (!own_.exchange->protocol().is_open()) return;  // a hook has called fail()
     in_step([this] {
@@ -147,7 +148,7 @@ std::string DataParallelState::loss_label() const {
 // ---- steps ----
 
 void DataParallelState::next_weight(double weight) {
-  watch_.settle();
+  watch_.entered();
   require_loss_weight(weight);
   is_weighted_ = true;
   own_.weights->set_next(weight);
@@ -167,7 +168,7 @@ void DataParallelState::tell_next_weight() {
 }
 
 void DataParallelState::open_scope(const AccumulateOptions& options) {
-  watch_.settle();
+  watch_.entered();
   if (backwards_.in_scope() || own_.exchange->protocol().is_open())
     throw InvalidArgument("accumulation scopes do not nest");
   if (options.micro_batches && *options.micro_batches < 0) {
@@ -240,7 +241,7 @@ void DataParallelState::finish() {
 }
 
 void DataParallelState::synchronize(std::optional<double> asked) {
-  watch_.settle();
+  watch_.entered();
   if (asked) require_loss_weight(*asked);
   if (backwards_.in_scope())
     throw InvalidArgument("synchronize() inside an accumulation scope: call its finish()");
@@ -261,7 +262,7 @@ void DataParallelState::synchronize(std::optional<double> asked) {
 }
 
 std::int64_t DataParallelState::join(const std::function<void()>& update) {
-  watch_.settle();
+  watch_.entered();
   if (backwards_.in_scope())
     throw InvalidArgument("join() inside an accumulation scope: call its finish() first");
   own_.gradients->require_none_set_by_hand("before join()");
@@ -289,7 +290,7 @@ std::int64_t DataParallelState::join(const std::function<void()>& update) {
 }
 
 void DataParallelState::fail(const std::string& why) noexcept {
-  watch_.settle();
+  watch_.entered();
   const auto& exchange = *own_.exchange;
   if (backwards_.is_given_up()) return;
   if (!exchange.protocol().is_open() && told_.is_reported(exchange.protocol().last_number(), why))
@@ -325,7 +326,7 @@ void DataParallelState::forget_step() noexcept {
 }
 
 void DataParallelState::collectively(const std::function<void()>& calls) {
-  watch_.settle();
+  watch_.entered();
   is_used_ = true;
   own_.exchange->protocol().run_collectives(calls);
 }

@@ -100,7 +100,7 @@ class DataParallelState : public GradientSink,
   StepBackwards backwards_;
   /// Watches the last backward that has opened a step. A call that needs that step to be over
   /// settles it first.
-  BackwardWatch watch_;
+  BackwardWatch watch_{own_.host != nullptr};
   StepFacts facts_;  ///< of the current step, or the last one
   StepExchange::Outcome outcome_;
 

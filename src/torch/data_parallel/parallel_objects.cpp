@@ -18,8 +18,14 @@ namespace tutti {
 
 ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model, SplitLayers layers,
                                  const DataParallelOptions& own_options)
-    : group(own_group), model(std::move(own_model)), options(own_options), memory(model.memory()) {
+    : group(own_group), model(std::move(own_model)), options(own_options) {
   pin_threads(*group.state());
+  if (!model.device().is_cpu()) {
+    const auto& job_options = group.state()->job().options();
+    host = std::make_unique<HostCopies>(
+        model, group, options.deadline.value_or(job_options.deadline), options.name);
+  }
+  memory = host ? host->memory() : model.memory();
   auto settings = settings_of(options);
   const auto exchange_options = exchange_options_of(options, model, layers);
   // Before anything is sent: a layer that is another's already is refused.
@@ -48,7 +54,7 @@ ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
   send_from_first_rank(group, model.parameters(), options.deadline);
   send_from_first_rank(group, model.buffers(), options.deadline);
   weights = std::make_unique<StepWeights>(exchange->protocol());
-  gradients = std::make_unique<ParameterGradients>(model, *exchange, sources);
+  gradients = std::make_unique<ParameterGradients>(model, *exchange, sources, host.get());
   list_step_parts();
   if (group.rank() != 0) return;
   log_info(
@@ -90,6 +96,7 @@ void ParallelObjects::end(bool is_used) noexcept {
               options.name));
     }
     model.require_all_in_place();
+    if (host && exchange->model().compares()) host->fetch_parameters();
   } catch (const std::exception&) {
     return;  // the parameters are others by now
   }
@@ -102,9 +109,9 @@ void ParallelObjects::end(bool is_used) noexcept {
 
 /// Each phase of a step calls them in this order.
 void ParallelObjects::list_step_parts() {
-  step_parts.add<WrappedModelStepPart>(model, hooked, *exchange, memory, generator);
+  step_parts.add<WrappedModelStepPart>(model, hooked, *exchange, memory, generator, host.get());
   step_parts.add(*weights);
-  step_parts.add<CommonBuffersStepPart>(*exchange, memory, model.buffers());
+  step_parts.add<CommonBuffersStepPart>(*exchange, memory, model.buffers(), host.get());
   step_parts.add<SumsStepPart>(*exchange, coded.get());
   step_parts.add<SourcesStepPart>(sources);
   step_parts.add<RowTensorsStepPart>(model, *exchange, *rows, *gradients);

@@ -40,7 +40,8 @@ struct ParallelObjects {
   Group group;
   WrappedModel model;
   DataParallelOptions options;
-  ModelMemory memory;
+  std::unique_ptr<HostCopies> host;  ///< null where the model is on the CPU
+  ModelMemory memory;                ///< the model's, or that of these copies
   RandomStateMark generator;
   std::unique_ptr<StepExchange> exchange;
   std::unique_ptr<CodedGradients> coded;  ///< null without a codec

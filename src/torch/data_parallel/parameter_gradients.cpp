@@ -11,8 +11,13 @@
 namespace tutti {
 
 ParameterGradients::ParameterGradients(const WrappedModel& model, StepExchange& exchange,
-                                       const std::vector<GradientSource*>& sources)
-    : model_(model), exchange_(exchange), intake_(model, exchange, sources, nullptr) {
+                                       const std::vector<GradientSource*>& sources,
+                                       HostCopies* host)
+    : model_(model),
+      exchange_(exchange),
+      host_(host),
+      intake_(model, exchange, sources, nullptr, host),
+      zero_versions_(model.parameters().size(), -1) {
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
     versions_.push_back(0);
     rows_.emplace_back();
@@ -42,6 +47,7 @@ void ParameterGradients::take_set_by_hand(bool last) {
     release_kept(p);
     write(p, taken_by_hand(p), last);
   }
+  intake_.settle();
 }
 
 void ParameterGradients::require_accumulated(std::size_t parameter) const {
@@ -68,6 +74,7 @@ bool ParameterGradients::holds_set_by_hand() const {
 
 torch::Tensor ParameterGradients::new_view(std::size_t parameter) const {
   const auto& like = model_.tensor(parameter);
+  if (host_ != nullptr) return torch::empty_like(like.detach());
   return tensor_at(exchange_.nodes().result(parameter), like, like.scalar_type(),
                    exchange_.nodes().arena());
 }
@@ -99,6 +106,15 @@ void ParameterGradients::release(std::size_t parameter) {
   auto& grad = model_.tensor(parameter).mutable_grad();
   const bool is_grad = grad.defined() && is_view(parameter, grad);
   if (is_grad && is_cleared(parameter, grad)) return;
+  if (host_ != nullptr) {
+    const auto kept = std::exchange(views_[parameter], new_view(parameter));
+    zero_versions_[parameter] = -1;
+    const torch::NoGradGuard no_grad;
+    if (is_grad) views_[parameter].copy_(kept);
+    versions_[parameter] = static_cast<std::int64_t>(views_[parameter]._version());
+    if (is_grad) grad = views_[parameter];
+    return;
+  }
   auto* const storage = views_[parameter].storage().unsafeGetStorageImpl();
   auto copy = c10::GetAllocator(c10::kCPU)->allocate(storage->nbytes());
   std::memcpy(copy.get(), storage->data(), storage->nbytes());
@@ -111,7 +127,32 @@ void ParameterGradients::release(std::size_t parameter) {
 bool ParameterGradients::is_cleared(std::size_t parameter, const torch::Tensor& grad) const {
   const bool written = !model_.row_sparse(parameter) &&
                        static_cast<std::int64_t>(grad._version()) != versions_[parameter];
-  return written && all_zero(grad.data_ptr(), grad.nbytes());
+  if (!written || host_ == nullptr) return written && all_zero(grad.data_ptr(), grad.nbytes());
+  // The device is asked for all at once: each answer waits for it.
+  return is_zero_on_device(parameter, grad);
+}
+
+/// Asks for all that were written since the last step at once: each answer waits for the device.
+bool ParameterGradients::is_zero_on_device(std::size_t parameter, const torch::Tensor& grad) const {
+  const auto version_of = [](const torch::Tensor& tensor) {
+    return static_cast<std::int64_t>(tensor._version());
+  };
+  if (zero_versions_[parameter] == version_of(grad)) return true;
+  const torch::NoGradGuard no_grad;
+  std::vector<std::size_t> asked;
+  std::vector<torch::Tensor> answers;
+  for (std::size_t p = 0; p < views_.size(); ++p) {
+    const auto& one = model_.tensor(p).grad();
+    if (!one.defined() || !is_view(p, one) || version_of(one) == versions_[p]) continue;
+    asked.push_back(p);
+    answers.push_back((one == 0).all());
+  }
+  const auto all = torch::stack(answers).cpu();
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    if (!all[static_cast<std::int64_t>(i)].item<bool>()) continue;
+    zero_versions_[asked[i]] = version_of(model_.tensor(asked[i]).grad());
+  }
+  return zero_versions_[parameter] == version_of(grad);
 }
 
 void ParameterGradients::commit(StepFacts& step) {
@@ -122,16 +163,28 @@ void ParameterGradients::commit(StepFacts& step) {
       grad = std::exchange(rows_[p], torch::Tensor());
       installed_[p] = grad._values().storage().getWeakStorageImpl();
     } else if (comes) {
-      views_[p].unsafeGetTensorImpl()->bump_version();
+      give(p);
       versions_[p] = static_cast<std::int64_t>(views_[p]._version());
       grad = views_[p];
     } else {
       grad.reset();
     }
   }
+  if (host_ != nullptr) host_->device().current_stream_waits(host_->device().mark());
+}
+
+/// The sum is where param.grad shows it: on a device it is on its way there.
+void ParameterGradients::give(std::size_t parameter) {
+  const auto& view = views_[parameter];
+  if (host_ == nullptr) return view.unsafeGetTensorImpl()->bump_version();
+  const auto& copy = host_->of_parameter(parameter);
+  if (copy.nbytes() > 0)
+    std::memcpy(copy.data_ptr(), exchange_.nodes().result(parameter), copy.nbytes());
+  host_->device().copy_in(copy, view);
 }
 
 void ParameterGradients::drop() noexcept {
+  intake_.drop();
   for (std::size_t p = 0; p < views_.size(); ++p) model_.tensor(p).mutable_grad().reset();
 }
 
@@ -162,7 +215,7 @@ torch::Tensor ParameterGradients::taken_by_hand(std::size_t parameter) const {
   require_plain(grad, name, model_.row_sparse(parameter));
   const auto& expected = model_.tensor(parameter);
   if (grad.sizes() != expected.sizes() || grad.scalar_type() != expected.scalar_type() ||
-      !grad.device().is_cpu()) {
+      grad.device() != expected.device()) {
     throw InvalidArgument(
         fmt::format("{}: its gradient was set to {} {} on {}, but it is {} {}", name,
                     c10::toString(grad.scalar_type()), c10::str(grad.sizes()), grad.device().str(),

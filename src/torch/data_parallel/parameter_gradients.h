@@ -22,9 +22,10 @@ namespace tutti {
 
 class ParameterGradients : public StepPart {
  public:
-  /// Keeps references. The views keep the arena alive.
+  /// Keeps references. The views keep the arena alive. `host` is null where the model is on the
+  /// CPU; elsewhere the views are memory of the device, to which sums are copied.
   ParameterGradients(const WrappedModel& model, StepExchange& exchange,
-                     const std::vector<GradientSource*>& sources);
+                     const std::vector<GradientSource*>& sources, HostCopies* host);
 
   // ---- into the open step ----
 
@@ -35,7 +36,8 @@ class ParameterGradients : public StepPart {
   /// What a backward of the open leaf gives, after what was put in by hand. `last`: no other
   /// gradient of the parameter comes in this leaf.
   void take(std::size_t parameter, const torch::Tensor& value, bool last);
-  /// Gradients that no backward of the open leaf produced.
+  /// Gradients that no backward of the open leaf produced. All of the leaf have been written when
+  /// it returns: those of a device come later.
   void take_set_by_hand(bool last);
   /// torch has accumulated into param.grad. InvalidArgument where a reduced gradient was there.
   void require_accumulated(std::size_t parameter) const;
@@ -64,6 +66,7 @@ class ParameterGradients : public StepPart {
 
  private:
   torch::Tensor new_view(std::size_t parameter) const;
+  void give(std::size_t parameter);
   void write(std::size_t parameter, const torch::Tensor& value, bool last);
   bool is_kept(std::size_t parameter) const;
   /// release_kept() of one parameter: before this worker writes into the arena again.
@@ -71,6 +74,7 @@ class ParameterGradients : public StepPart {
   void release(std::size_t parameter);
   /// zero_grad(false) has zeroed it in place.
   bool is_cleared(std::size_t parameter, const torch::Tensor& grad) const;
+  bool is_zero_on_device(std::size_t parameter, const torch::Tensor& grad) const;
   /// `grad` lies where our view does, or the values of a row-sparse one do.
   bool is_view(std::size_t parameter, const torch::Tensor& grad) const;
   /// Throws if param.grad still holds the reduced gradient of the last step. One that zero_grad()
@@ -84,11 +88,14 @@ class ParameterGradients : public StepPart {
 
   const WrappedModel& model_;
   const StepExchange& exchange_;
+  HostCopies* host_;
   GradientIntake intake_;
   std::vector<torch::Tensor> views_;  ///< undefined for row-sparse parameters
   std::vector<torch::Tensor> rows_;   ///< of row-sparse parameters, until commit()
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> installed_;  ///< values of theirs
   std::vector<std::int64_t> versions_;  ///< as the last sync left them
+  /// On a device: the version of param.grad that was last found to be zero, to ask for it once.
+  mutable std::vector<std::int64_t> zero_versions_;
 };
 
 }  // namespace tutti

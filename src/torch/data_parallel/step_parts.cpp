@@ -18,10 +18,14 @@ void WrappedModelStepPart::publish() {
   if (exchange_.model().looks_closely() && model_.module() != nullptr) {
     memory_.modes = modes_of(*model_.module());
   }
+  if (host_ == nullptr) return;
+  if (exchange_.model().reads_parameters()) host_->fetch_parameters();
+  if (exchange_.model().reads_buffers()) host_->fetch_buffers();
 }
 
 void CommonBuffersStepPart::commit(StepFacts&) {
   const auto changed = exchange_.model().changed_buffers();
+  if (host_ != nullptr) return host_->give_buffers(changed);
   for (std::size_t b = 0; b < changed.size(); ++b) {
     if (changed[b] != 0) buffers_[b].second.unsafeGetTensorImpl()->bump_version();
   }

@@ -25,15 +25,16 @@ namespace tutti {
 /// The model is the one that was wrapped, as it was, and what of it others compare is noted.
 class WrappedModelStepPart : public StepPart {
  public:
-  /// Keeps references.
+  /// Keeps references. `host` is null where the model is on the CPU, here and below.
   WrappedModelStepPart(const WrappedModel& model, const HookedParameters& hooked,
                        StepExchange& exchange, ModelMemory& memory,
-                       const RandomStateMark& generator)
+                       const RandomStateMark& generator, HostCopies* host)
       : model_(model),
         hooked_(hooked),
         exchange_(exchange),
         memory_(memory),
-        generator_(generator) {}
+        generator_(generator),
+        host_(host) {}
   void publish() override;
 
  private:
@@ -42,6 +43,7 @@ class WrappedModelStepPart : public StepPart {
   StepExchange& exchange_;
   ModelMemory& memory_;
   const RandomStateMark& generator_;
+  HostCopies* host_;
 };
 
 /// Buffers become those of the worker whose count, where they are synchronised.
@@ -49,8 +51,8 @@ class CommonBuffersStepPart : public StepPart {
  public:
   /// Keeps references.
   CommonBuffersStepPart(StepExchange& exchange, const ModelMemory& memory,
-                        const NamedTensors& buffers)
-      : exchange_(exchange), memory_(memory), buffers_(buffers) {}
+                        const NamedTensors& buffers, HostCopies* host)
+      : exchange_(exchange), memory_(memory), buffers_(buffers), host_(host) {}
   void apply(const StepFacts&) override { exchange_.model().take_buffers(memory_); }
   void commit(StepFacts& step) override;
 
@@ -58,6 +60,7 @@ class CommonBuffersStepPart : public StepPart {
   StepExchange& exchange_;
   const ModelMemory& memory_;
   const NamedTensors& buffers_;
+  HostCopies* host_;
 };
 
 /// The sum of all workers' gradients, where each of them reads it.

@@ -80,6 +80,17 @@ void BackwardWatch::watch(Completed completed, Aborted aborted) {
       [guard = std::move(guard)] { guard->complete(); });
 }
 
+void BackwardWatch::entered() {
+  settle();
+  if (on_device_) program_ = ProgramThread::own();
+}
+
+std::optional<WorksFor> BackwardWatch::hooked() const {
+  settle();
+  if (!on_device_) return {};
+  return std::optional<WorksFor>(std::in_place, program_);
+}
+
 void BackwardWatch::settle() const {
   if (state_) state_->settle();
 }

@@ -42,15 +42,31 @@ void HookedParameters::leave(std::size_t begin, std::size_t end, const std::stri
   for (auto p = begin; p < std::min(end, all_.size()); ++p) all_[p].hooks->leave(notice);
 }
 
+GradientIntake::GradientIntake(const WrappedModel& model, StepExchange& exchange,
+                               const std::vector<GradientSource*>& sources,
+                               ZeroCopyGradients* zero_copy, HostCopies* host)
+    : model_(model), exchange_(exchange), sources_(sources), zero_copy_(zero_copy) {
+  if (host == nullptr) return;
+  coming_ = std::make_unique<DeviceGradients>(
+      *host, [this](std::size_t parameter, const void* at, bool last, double times) {
+        exchange_.leaves().write(parameter, at, last);
+        if (last) note(parameter, times);
+      });
+}
+
+void GradientIntake::note(std::size_t parameter, double times) {
+  for (auto* source : sources_) source->wrote(static_cast<std::uint32_t>(parameter), times);
+}
+
 void GradientIntake::write(std::size_t parameter, const IncomingGradient& gradient, bool last,
                            double times) {
   auto& leaves = exchange_.leaves();
   if (gradient.is_rows()) return leaves.write(parameter, gradient.rows(), last);
+  if (coming_) return coming_->add(parameter, gradient.values(), last, times);
   const bool may_stay = zero_copy_ != nullptr && gradient.is_alone();
   if (zero_copy_ != nullptr) zero_copy_->arrived(parameter, gradient.values(), may_stay);
   leaves.write(parameter, gradient.values().data_ptr(), last, may_stay);
-  if (!last) return;
-  for (auto* source : sources_) source->wrote(static_cast<std::uint32_t>(parameter), times);
+  if (last) note(parameter, times);
 }
 
 }  // namespace tutti

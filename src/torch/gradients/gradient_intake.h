@@ -17,6 +17,8 @@
 
 #include "sync/step/gradient_source.h"
 #include "sync/step/step_exchange.h"
+#include "torch/gradients/device_gradients.h"
+#include "torch/gradients/host_copies.h"
 #include "torch/gradients/incoming_gradient.h"
 #include "torch/gradients/zero_copy_gradients.h"
 #include "torch/model/gradient_hooks.h"
@@ -53,9 +55,12 @@ class HookedParameters {
 class GradientIntake {
  public:
   /// Keeps references. `zero_copy`, null without, may leave a gradient where a backward made it.
+  /// `host` is null where the model is on the CPU.
   GradientIntake(const WrappedModel& model, StepExchange& exchange,
-                 const std::vector<GradientSource*>& sources, ZeroCopyGradients* zero_copy)
-      : model_(model), exchange_(exchange), sources_(sources), zero_copy_(zero_copy) {}
+                 const std::vector<GradientSource*>& sources, ZeroCopyGradients* zero_copy,
+                 HostCopies* host = nullptr);
+  GradientIntake(const GradientIntake&) = delete;
+  GradientIntake& operator=(const GradientIntake&) = delete;
 
   /// Throws where the gradient cannot be reduced.
   void check(std::size_t parameter, const torch::Tensor& value) const {
@@ -69,12 +74,23 @@ class GradientIntake {
   /// Writes a gradient that is `times` too large. `last`: no other one of the parameter comes in
   /// this leaf.
   void write(std::size_t parameter, const IncomingGradient& gradient, bool last, double times);
+  /// All of the open leaf have been written when it returns: those of a device come later.
+  void settle() {
+    if (coming_) coming_->settle();
+  }
+  /// Those on their way are not written.
+  void drop() noexcept {
+    if (coming_) coming_->drop();
+  }
 
  private:
+  void note(std::size_t parameter, double times);
+
   const WrappedModel& model_;
   StepExchange& exchange_;
   const std::vector<GradientSource*>& sources_;
   ZeroCopyGradients* zero_copy_;
+  std::unique_ptr<DeviceGradients> coming_;  ///< null where the model is on the CPU
 };
 
 }  // namespace tutti

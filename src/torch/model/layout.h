@@ -11,17 +11,36 @@
 
 #include <cstdint>
 
+#include "torch/model/resolved.h"
 #include "tutti/error.h"
 #include "tutti/group.h"
 
 namespace tutti {
 
 /// Before anything else is asked of a tensor: others answer with errors of libtorch's own.
-inline void require_plain(const torch::Tensor& tensor) {
+inline void require_strided(const torch::Tensor& tensor) {
   if (!tensor.defined()) throw InvalidArgument("the tensor is undefined");
   if (tensor.layout() != torch::kStrided) {
     throw Unsupported("sparse and other non-strided tensors: to_dense() makes one that is moved");
   }
+}
+
+/// Its elements, in the order of memory, are all that lies there.
+inline void require_dense(const torch::Tensor& tensor) {
+  require_strided(tensor);
+  if (!tensor.is_non_overlapping_and_dense()) {
+    throw Unsupported("a tensor with holes or overlap: make it contiguous() first");
+  }
+  if (!is_resolved(tensor)) {
+    throw Unsupported(
+        "a tensor with torch's negative or conjugate bit, whose memory is not what its elements "
+        "are: "
+        "resolve_neg() or resolve_conj() makes one that is moved");
+  }
+}
+
+inline void require_plain(const torch::Tensor& tensor) {
+  require_strided(tensor);
   if (!tensor.device().is_cpu()) {
     throw Unsupported(
         fmt::format("a tensor on {}: collectives move CPU memory", tensor.device().str()));

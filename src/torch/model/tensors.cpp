@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
 #include "kernels/hash.h"
 #include "torch/model/layout.h"
+#include "torch/model/moved_tensor.h"
 #include "torch/model/resolved.h"
 #include "torch/model/tensor_at.h"
 #include "tutti/error.h"
@@ -14,18 +16,14 @@
 namespace tutti {
 namespace {
 
-void bump_version(const torch::Tensor& tensor) {
-  if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
-}
-
 /// What is read alone may be a view of any kind.
 torch::Tensor as_read(const torch::Tensor& tensor) {
-  require_plain(tensor);
+  require_strided(tensor);
   return resolved(tensor);
 }
 
 const torch::Tensor& require_contiguous(const torch::Tensor& tensor, std::string_view what) {
-  require_plain(tensor);
+  require_strided(tensor);
   if (!tensor.is_contiguous()) {
     throw Unsupported(fmt::format("{}: the tensor must be contiguous", what));
   }
@@ -81,65 +79,62 @@ torch::ScalarType scalar_type_of(DType dtype) {
 
 View view_of(const torch::Tensor& tensor) {
   require_plain(tensor);
-  if (!tensor.is_non_overlapping_and_dense()) {
-    throw Unsupported("a tensor with holes or overlap: make it contiguous() first");
-  }
-  if (!is_resolved(tensor)) {
-    throw Unsupported(
-        "a tensor with torch's negative or conjugate bit, whose memory is not what its elements "
-        "are: "
-        "resolve_neg() or resolve_conj() makes one that is moved");
-  }
+  require_dense(tensor);
   return {tensor.data_ptr(), tensor.numel(), dtype_of(tensor)};
 }
 
 void all_reduce(const Group& group, torch::Tensor& inout, Reduction reduction,
                 const CollectiveOptions& options) {
-  const auto view = view_of(inout);
+  MovedTensor moved(group, inout, options);
   const Layout layout(inout);
-  group.all_reduce(view, reduction, layout.with(options));
-  bump_version(inout);
+  group.all_reduce(moved.values(), reduction, layout.with(options));
+  moved.give();
 }
 
 void reduce(const Group& group, const torch::Tensor& read, torch::Tensor& out, Reduction reduction,
             int root, const CollectiveOptions& options) {
   const auto in = as_read(read);
   const bool receives = group.rank() == root;
-  const auto given = view_of(in);
-  const auto result = receives ? view_of(out) : View{nullptr, 0, given.dtype};
+  MovedTensor given(group, in, options);
+  std::optional<MovedTensor> result;
+  if (receives) result.emplace(group, out, options);
   const Layout layout(in);
   if (receives && Layout(out) != layout) {
     throw InvalidArgument("reduce: the result has other sizes or strides than what is reduced");
   }
-  group.reduce(given, result, reduction, root, layout.with(options));
-  if (receives) bump_version(out);
+  group.reduce(given.values(), result ? result->room() : View{nullptr, 0, dtype_of(in)}, reduction,
+               root, layout.with(options));
+  if (result) result->give();
 }
 
 void reduce_scatter(const Group& group, const torch::Tensor& read, torch::Tensor& out,
                     Reduction reduction, const CollectiveOptions& options) {
   const auto in = as_read(read);
-  const auto given = view_of(require_contiguous(in, "reduce_scatter"));
-  const auto result = view_of(require_contiguous(out, "reduce_scatter"));
-  group.reduce_scatter(given, result, reduction, Layout(in).with(options));
-  bump_version(out);
+  MovedTensor given(group, require_contiguous(in, "reduce_scatter"), options);
+  MovedTensor result(group, require_contiguous(out, "reduce_scatter"), options);
+  const Layout layout(in);
+  group.reduce_scatter(given.values(), result.room(), reduction, layout.with(options));
+  result.give();
 }
 
 torch::Tensor all_gather(const Group& group, const torch::Tensor& read,
                          const CollectiveOptions& options) {
   const auto in = as_read(read);
-  const auto view = view_of(require_contiguous(in, "all_gather"));
+  MovedTensor given(group, require_contiguous(in, "all_gather"), options);
   if (in.dim() == 0) throw InvalidArgument("all_gather: a scalar has no dim 0; use unsqueeze(0)");
   auto sizes = in.sizes().vec();
   sizes[0] *= group.size();
   auto out = torch::empty(sizes, in.options().requires_grad(false));
-  group.all_gather(view, view_of(out), Layout(in).with(options));
+  MovedTensor result(group, out, options);
+  group.all_gather(given.values(), result.room(), Layout(in).with(options));
+  result.give();
   return out;
 }
 
 torch::Tensor all_gather_variable(const Group& group, const torch::Tensor& read,
                                   const CollectiveOptions& options) {
   const auto in = as_read(read);
-  const auto view = view_of(require_contiguous(in, "all_gather_variable"));
+  MovedTensor given(group, require_contiguous(in, "all_gather_variable"), options);
   if (in.dim() == 0) throw InvalidArgument("all_gather_variable: a scalar has no dim 0");
   const std::int64_t rows = in.size(0);
   std::vector<std::int64_t> all_rows(static_cast<std::size_t>(group.size()));
@@ -155,23 +150,30 @@ torch::Tensor all_gather_variable(const Group& group, const torch::Tensor& read,
     sizes[0] += n;
   }
   auto out = torch::empty(sizes, in.options().requires_grad(false));
-  group.all_gather_variable(view, view_of(out), counts, Layout::of_row(in).with(options));
+  MovedTensor result(group, out, options);
+  group.all_gather_variable(given.values(), result.room(), counts,
+                            Layout::of_row(in).with(options));
+  result.give();
   return out;
 }
 
 void broadcast(const Group& group, torch::Tensor& inout, int root,
                const CollectiveOptions& options) {
-  const auto view = view_of(inout);
+  MovedTensor moved(group, inout, options);
   const Layout layout(inout);
-  group.broadcast(view, root, layout.with(options));
-  bump_version(inout);
+  group.broadcast(group.rank() == root ? moved.values() : moved.room(), root, layout.with(options));
+  moved.give();
 }
 
 Work start_all_reduce(const Group& group, torch::Tensor& inout, Reduction reduction,
                       const CollectiveOptions& options) {
+  if (inout.defined() && !inout.is_cpu()) {
+    throw Unsupported(fmt::format("start_all_reduce of a tensor on {}: all_reduce() takes it",
+                                  inout.device().str()));
+  }
   const auto view = view_of(inout);
   const Layout layout(inout);
-  bump_version(inout);
+  if (!inout.is_inference()) inout.unsafeGetTensorImpl()->bump_version();
   return group.start().all_reduce(view, view, reduction, layout.with(options));
 }
 

@@ -10,6 +10,7 @@
 #include "base/log_line.h"
 #include "kernels/hash.h"
 #include "torch/model/arithmetic.h"
+#include "torch/model/layout.h"
 #include "torch/model/resolved.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
@@ -134,7 +135,8 @@ void WrappedModel::check(bool listed) {
       throw InvalidArgument(fmt::format("parameter \"{}\" is listed twice", name));
     }
     try {
-      if (tensor.is_quantized() || !is_floating(view_of(tensor).dtype)) {
+      require_dense(tensor);
+      if (tensor.is_quantized() || !is_floating(dtype_of(tensor))) {
         throw Unsupported(fmt::format("element type {}", c10::toString(tensor.scalar_type())));
       }
     } catch (const Error& error) {
@@ -146,9 +148,8 @@ void WrappedModel::check(bool listed) {
     addresses_.push_back(tensor.data_ptr());
   }
   for (const auto& [name, tensor] : buffers_) {
-    if (tensor.layout() != torch::kStrided || !tensor.device().is_cpu() ||
-        !tensor.is_non_overlapping_and_dense()) {
-      throw Unsupported(fmt::format("buffer \"{}\" is not a dense tensor on the CPU", name));
+    if (tensor.layout() != torch::kStrided || !tensor.is_non_overlapping_and_dense()) {
+      throw Unsupported(fmt::format("buffer \"{}\" is not a dense tensor", name));
     }
     if (!is_resolved(tensor)) {
       throw Unsupported(
@@ -158,6 +159,26 @@ void WrappedModel::check(bool listed) {
     }
     buffer_places_.emplace_back(tensor.data_ptr(), tensor.nbytes());
   }
+  if (!parameters_.empty()) device_ = parameters_.front().second.device();
+  require_one_device();
+}
+
+void WrappedModel::require_one_device() const {
+  const auto require = [this](const char* kind, const auto& item) {
+    if (item.second.device() == device_) return;
+    throw Unsupported(fmt::format(
+        "{} \"{}\" is on {}, but parameter \"{}\" on {}: all of a model is on one device", kind,
+        item.first, item.second.device().str(), name(0), device_.str()));
+  };
+  for (const auto& item : parameters_) require("parameter", item);
+  for (const auto& item : buffers_) require("buffer", item);
+}
+
+void WrappedModel::require_on_cpu() const {
+  if (device_.is_cpu()) return;
+  throw Unsupported(fmt::format(
+      "{} is on {}: {} takes models on the CPU; DataParallel takes those on a device too",
+      what("parameter", name(0)), device_.str(), owner_));
 }
 
 Plan WrappedModel::plan(const std::vector<std::pair<std::string, std::string>>& settings) const {
@@ -179,6 +200,7 @@ Plan WrappedModel::plan(const std::vector<std::pair<std::string, std::string>>& 
         settings, [&name = name](const auto& setting) { return setting.first == name; });
     if (!is_there) all.emplace_back(name, value);
   }
+  all.emplace_back("device", c10::DeviceTypeName(device_.type(), /*lower_case=*/true));
   return {std::move(parameters), std::move(buffers), all, remedies_of_facts()};
 }
 
@@ -289,11 +311,15 @@ void warn_of_unmatched(const WrappedModel& model, const std::string& name, const
 void send_from_first_rank(const Group& group, const std::pair<std::string, torch::Tensor>& item,
                           std::optional<std::chrono::milliseconds> deadline) {
   const auto& [name, tensor] = item;
-  const auto hash = [&tensor = tensor] { return digest(tensor.data_ptr(), tensor.nbytes()); };
+  const auto here = tensor.detach().cpu();
+  const auto hash = [&here] { return digest(here.data_ptr(), here.nbytes()); };
   const auto before = hash();
-  group.broadcast({tensor.data_ptr(), static_cast<std::int64_t>(tensor.nbytes()), DType::uint8}, 0,
+  group.broadcast({here.data_ptr(), static_cast<std::int64_t>(here.nbytes()), DType::uint8}, 0,
                   {.label = name, .deadline = deadline});
-  if (hash() != before) tensor.unsafeGetTensorImpl()->bump_version();
+  if (hash() == before) return;
+  if (tensor.is_cpu()) return tensor.unsafeGetTensorImpl()->bump_version();
+  const torch::NoGradGuard no_grad;
+  tensor.copy_(here);
 }
 
 void send_from_first_rank(const Group& group, const NamedTensors& tensors,

@@ -45,6 +45,11 @@ class WrappedModel {
   const std::vector<std::string>& unmatched() const { return roles_.unmatched; }
   const torch::Tensor& tensor(std::size_t parameter) const { return parameters_[parameter].second; }
 
+  /// Where parameters and buffers are, all of them.
+  c10::Device device() const { return device_; }
+  /// Unsupported where that is not the CPU.
+  void require_on_cpu() const;
+
   bool row_sparse(std::size_t parameter) const { return roles_.row_sparse[parameter]; }
   bool is_per_replica(std::size_t parameter) const { return roles_.per_replica[parameter]; }
   /// The parameter's owner; −1: it has none.
@@ -75,6 +80,7 @@ class WrappedModel {
 
  private:
   void check(bool listed);
+  void require_one_device() const;
   void take_roles(const ParameterRoles& roles);
   void find_names();
   NamedTensors list(const torch::nn::Module& module) const;
@@ -88,6 +94,7 @@ class WrappedModel {
   bool excluded_any_ = false;
   NamedTensors parameters_;
   NamedTensors buffers_;
+  c10::Device device_ = c10::kCPU;
   std::vector<std::vector<std::string>> names_;
   FoundRoles roles_;
   std::vector<const void*> addresses_;

@@ -2,8 +2,10 @@
 
 #include <torch/csrc/autograd/functions/utils.h>
 
+#include <optional>
 #include <utility>
 
+#include "base/helper_thread.h"
 #include "torch/model/graph_node.h"
 #include "torch/model/loss_weight.h"
 #include "torch/model/resolved.h"
@@ -15,11 +17,17 @@ namespace {
 
 class CollectiveNode final : public torch::autograd::Node {
  public:
-  explicit CollectiveNode(GradientOfCollective gradient) : gradient_(std::move(gradient)) {}
+  /// `is_on_device`: a thread of the device's runs it, while that of the program waits.
+  CollectiveNode(GradientOfCollective gradient, bool is_on_device)
+      : gradient_(std::move(gradient)) {
+    if (is_on_device) program_ = ProgramThread::own();
+  }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     if (c10::GradMode::is_enabled()) {
       throw Unsupported("a second derivative of a collective (create_graph)");
     }
+    std::optional<WorksFor> works;
+    if (program_) works.emplace(*program_);
     auto gradient = std::move(gradients.at(0));
     if (!gradient.defined()) gradient = input_metadata(0).zeros_like();
     auto result = gradient_(resolved(gradient).contiguous());
@@ -30,10 +38,12 @@ class CollectiveNode final : public torch::autograd::Node {
 
  private:
   GradientOfCollective gradient_;
+  std::optional<ProgramThread> program_;
 };
 
-auto node_of(const torch::Tensor& input, GradientOfCollective gradient) {
-  const auto node = make_graph_node<CollectiveNode>(std::move(gradient));
+auto node_of(const torch::Tensor& result, const torch::Tensor& input,
+             GradientOfCollective gradient) {
+  const auto node = make_graph_node<CollectiveNode>(std::move(gradient), !result.is_cpu());
   if (input.defined() && input.requires_grad()) {
     node->set_next_edges(torch::autograd::collect_next_edges(input));
   }
@@ -74,7 +84,7 @@ bool records_gradients(torch::ScalarType type) {
 torch::Tensor with_gradient(torch::Tensor result, const torch::Tensor& input,
                             GradientOfCollective gradient) {
   if (!records_gradients(result.scalar_type())) return result;
-  torch::autograd::set_history(result, node_of(input, std::move(gradient)));
+  torch::autograd::set_history(result, node_of(result, input, std::move(gradient)));
   return result;
 }
 
@@ -86,7 +96,7 @@ torch::Tensor view_with_gradient(const torch::Tensor& input, GradientOfCollectiv
     const torch::NoGradGuard no_grad;
     return input.view_as(input);
   }();
-  torch::autograd::set_history(view, node_of(input, std::move(gradient)));
+  torch::autograd::set_history(view, node_of(view, input, std::move(gradient)));
   torch::autograd::impl::get_view_autograd_meta(view)->set_creation_meta(
       torch::autograd::CreationMeta::IN_CUSTOM_FUNCTION);
   return view;

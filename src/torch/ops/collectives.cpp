@@ -6,6 +6,7 @@
 #include "comm/channels.h"
 #include "comm/group_state.h"
 #include "torch/model/layout.h"
+#include "torch/model/moved_tensor.h"
 #include "torch/model/resolved.h"
 #include "torch/ops/collective_node.h"
 #include "torch/ops/rows.h"
@@ -34,9 +35,9 @@ class GradientLabel {
 /// Detached: what is moved has no part in autograd. What cannot be moved is refused before anything
 /// is sent.
 torch::Tensor given(const torch::Tensor& x) {
-  require_plain(x);
+  require_strided(x);
   auto in = resolved(x.detach()).contiguous();
-  static_cast<void>(view_of(in));
+  static_cast<void>(dtype_of(in));
   return in;
 }
 
@@ -229,7 +230,7 @@ std::vector<std::int64_t> exchange_rows(const Group& group, std::span<const std:
 
 torch::Tensor copy_to_group(const Group& group, const torch::Tensor& x,
                             const CollectiveOptions& options) {
-  require_plain(x);
+  require_strided(x);
   return view_with_gradient(
       x,
       of_weighted_losses(group, "copy_to_group",
@@ -250,26 +251,32 @@ torch::Tensor reduce_from_group(const Group& group, const torch::Tensor& x,
 torch::Tensor send(const Group& group, const torch::Tensor& x, int to,
                    const CollectiveOptions& options) {
   const auto in = given(x);
-  group.send(view_of(in), to, Layout(in).with(options));
+  MovedTensor given_to(group, in, options);
+  group.send(given_to.values(), to, Layout(in).with(options));
   const Group way(group.state()->channels().way(group.rank(), to));
   return of_members(group, "send", stand_in(in), x,
                     [=, label = GradientLabel(way, options), like = stand_in(in),
                      sizes = in.sizes().vec()](const torch::Tensor&) {
                       const auto gradient = torch::empty(sizes, like.options());
-                      group.receive(view_of(gradient), to, label.options());
+                      MovedTensor moved(group, gradient, label.options());
+                      group.receive(moved.room(), to, label.options());
+                      moved.give();
                       return gradient;
                     });
 }
 
 torch::Tensor receive(const Group& group, const torch::Tensor& like, int from,
                       const CollectiveOptions& options) {
-  require_plain(like);
+  require_strided(like);
   auto out = torch::empty(like.sizes(), like.options().requires_grad(false));
-  group.receive(view_of(out), from, Layout(out).with(options));
+  MovedTensor moved(group, out, options);
+  group.receive(moved.room(), from, Layout(out).with(options));
+  moved.give();
   const Group way(group.state()->channels().way(from, group.rank()));
   return of_members(group, "receive", out, {},
                     [=, label = GradientLabel(way, options)](const torch::Tensor& gradient) {
-                      group.send(view_of(gradient), from, label.options());
+                      MovedTensor back(group, gradient, label.options());
+                      group.send(back.values(), from, label.options());
                       return torch::Tensor();
                     });
 }

@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <numeric>
+#include <optional>
 
 #include "torch/model/layout.h"
+#include "torch/model/moved_tensor.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
@@ -84,7 +86,10 @@ torch::Tensor gather_rows(const Group& group, const torch::Tensor& x, const Rows
                           const CollectiveOptions& options) {
   const auto counts = counts_of(x, rows, "all_gather");
   auto out = with_rows(x, sum_of(rows));
-  group.all_gather_variable(view_of(x), view_of(out), counts, Layout::of_row(x).with(options));
+  MovedTensor in(group, x, options);
+  MovedTensor result(group, out, options);
+  group.all_gather_variable(in.values(), result.room(), counts, Layout::of_row(x).with(options));
+  result.give();
   return out;
 }
 
@@ -92,8 +97,11 @@ torch::Tensor scatter_sums(const Group& group, const torch::Tensor& x, const Row
                            Reduction reduction, const CollectiveOptions& options) {
   const auto counts = counts_of(x, rows, "reduce_scatter");
   auto out = with_rows(x, own_of(group, rows));
-  group.reduce_scatter_variable(view_of(x), view_of(out), counts, reduction,
+  MovedTensor in(group, x, options);
+  MovedTensor result(group, out, options);
+  group.reduce_scatter_variable(in.values(), result.room(), counts, reduction,
                                 Layout::of_row(x).with(options));
+  result.give();
   return out;
 }
 
@@ -102,8 +110,11 @@ torch::Tensor gather_to(const Group& group, const torch::Tensor& x, const Rows& 
   const auto counts = counts_of(x, rows, "gather");
   const bool is_root = group.rank() == root;
   auto out = is_root ? with_rows(x, sum_of(rows)) : stand_in(x);
-  group.gather_variable(view_of(x), is_root ? view_of(out) : View{nullptr, 0, dtype_of(x)}, counts,
-                        root, Layout::of_row(x).with(options));
+  MovedTensor in(group, x, options);
+  MovedTensor result(group, out, options);
+  group.gather_variable(in.values(), is_root ? result.room() : View{nullptr, 0, dtype_of(x)},
+                        counts, root, Layout::of_row(x).with(options));
+  if (is_root) result.give();
   return out;
 }
 
@@ -112,8 +123,12 @@ torch::Tensor scatter_from(const Group& group, const torch::Tensor& x, const tor
   const auto counts = counts_of(like, rows, "scatter");
   auto out = with_rows(like, own_of(group, rows));
   const bool is_root = group.rank() == root;
-  group.scatter_variable(is_root ? view_of(x) : View{nullptr, 0, dtype_of(like)}, view_of(out),
+  MovedTensor result(group, out, options);
+  std::optional<MovedTensor> in;
+  if (is_root) in.emplace(group, x, options);
+  group.scatter_variable(in ? in->values() : View{nullptr, 0, dtype_of(like)}, result.room(),
                          counts, root, Layout::of_row(like).with(options));
+  result.give();
   return out;
 }
 
@@ -122,8 +137,11 @@ torch::Tensor exchange(const Group& group, const torch::Tensor& x, const Rows& t
   const auto given = counts_of(x, to, "all_to_all");
   const auto taken = counts_of(x, from, "all_to_all");
   auto out = with_rows(x, sum_of(from));
-  group.all_to_all_variable(view_of(x), given, view_of(out), taken,
+  MovedTensor in(group, x, options);
+  MovedTensor result(group, out, options);
+  group.all_to_all_variable(in.values(), given, result.room(), taken,
                             Layout::of_row(x).with(options));
+  result.give();
   return out;
 }
 

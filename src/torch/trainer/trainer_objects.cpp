@@ -93,6 +93,7 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   pin_threads(*group.state());
   const auto& team = group.state()->team();
   require_options(options);
+  model.require_on_cpu();
   require_sound(model);
   require_pipeline(options, group);
   if (options.logical_workers == 0) options.logical_workers = 1;  // whatever runs

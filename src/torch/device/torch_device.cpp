@@ -1,0 +1,110 @@
+#include "torch/device/torch_device.h"
+
+#include <c10/core/StreamGuard.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "base/deadline.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr int kSpins = 200;
+constexpr std::chrono::microseconds kSleep{50};
+
+}  // namespace
+
+/// A device that has failed says so in whatever call comes next.
+template <class Call>
+auto TorchDevice::guarded(Call&& call) const {
+  try {
+    return call();
+  } catch (const c10::OutOfMemoryError& error) {
+    throw OutOfMemory(
+        fmt::format("{}: {}: {}", who_, device_.str(), error.what_without_backtrace()));
+  } catch (const c10::Error& error) {
+    throw DeviceFailed(fmt::format(
+        "{}: {} has failed, here or before: {}; where the device tells late, it names the call "
+        "itself if its launches block (CUDA: CUDA_LAUNCH_BLOCKING=1)",
+        who_, device_.str(), error.what_without_backtrace()));
+  }
+}
+
+TorchDevice::TorchDevice(c10::Device device, std::chrono::milliseconds deadline, std::string who)
+    : device_(device),
+      deadline_(deadline),
+      who_(std::move(who)),
+      guard_(device.type()),
+      side_(guard_.getStreamFromGlobalPool(device)) {}
+
+torch::Tensor TorchDevice::host_like(const torch::Tensor& like) const {
+  return guarded([&] {
+    return torch::empty_strided(like.sizes(), like.strides(),
+                                torch::dtype(like.scalar_type()).pinned_memory(true));
+  });
+}
+
+/// Elements of another type or order would go through memory that nobody keeps for the stream.
+void TorchDevice::copy(const torch::Tensor& from, const torch::Tensor& to) {
+  TUTTI_CHECK(from.scalar_type() == to.scalar_type() && from.sizes() == to.sizes() &&
+                  from.strides() == to.strides() && from.is_non_overlapping_and_dense(),
+              "a copy between {} and {} that is not of bytes", from.device().str(),
+              to.device().str());
+  guarded([&] {
+    c10::Event queued(device_.type());
+    queued.record(guard_.getStream(device_));
+    side_.wait(queued);
+    const torch::NoGradGuard no_grad;
+    const c10::StreamGuard on(side_);
+    to.detach().copy_(from.detach(), /*non_blocking=*/true);
+  });
+}
+
+void TorchDevice::copy_out(const torch::Tensor& from, const torch::Tensor& to) {
+  copy(from, to);
+  guard_.recordDataPtrOnStream(from.storage().data_ptr(), side_);
+}
+
+void TorchDevice::copy_in(const torch::Tensor& from, const torch::Tensor& to) {
+  copy(from, to);
+  guard_.recordDataPtrOnStream(to.storage().data_ptr(), side_);
+}
+
+DeviceMark TorchDevice::mark() {
+  return guarded([&] {
+    auto event = std::make_shared<c10::Event>(device_.type());
+    event->record(side_);
+    return event;
+  });
+}
+
+bool TorchDevice::has_passed(const DeviceMark& mark) const {
+  return guarded([&] { return mark->query(); });
+}
+
+/// By queries: a device that hangs would never return from its own wait.
+void TorchDevice::wait(const DeviceMark& mark, const std::function<std::string()>& what) const {
+  for (int spin = 0; spin < kSpins; ++spin) {
+    if (has_passed(mark)) return;
+    std::this_thread::yield();
+  }
+  const auto end = Clock::now() + deadline_;
+  while (!has_passed(mark)) {
+    if (Clock::now() >= end) {
+      throw Timeout(fmt::format("{}: {} has not finished {} within {} s", who_, device_.str(),
+                                what(), std::chrono::duration<double>(deadline_).count()));
+    }
+    std::this_thread::sleep_for(kSleep);
+  }
+}
+
+void TorchDevice::current_stream_waits(const DeviceMark& mark) const {
+  guarded([&] { guard_.getStream(device_).wait(*mark); });
+}
+
+}  // namespace tutti

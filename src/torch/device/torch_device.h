@@ -1,0 +1,62 @@
+#pragma once
+
+// A device of libtorch's other than the CPU, by what c10 and ATen have for all of them: copies
+// between its memory and the host's run on a stream of their own, beside the program's.
+//
+// In one order: what a copy reads has been queued on the current stream of the calling thread when
+// the copy is asked for; copies run in the order in which they were asked for; what is to see them
+// on the device waits for a mark.
+//
+// Threads: one at a time. Failure: DeviceFailed with what the device says; Timeout.
+
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace tutti {
+
+/// A point in the order of copies: what was asked for before it.
+using DeviceMark = std::shared_ptr<c10::Event>;
+
+class TorchDevice {
+ public:
+  /// Each wait of the host lasts `deadline` at most. `who` begins errors: "rank 1".
+  TorchDevice(c10::Device device, std::chrono::milliseconds deadline, std::string who);
+
+  c10::Device device() const { return device_; }
+  /// Memory of the host, in the sizes, strides and type of `like`, from which and to which copies
+  /// run beside the program (pinned). Not initialised.
+  torch::Tensor host_like(const torch::Tensor& like) const;
+
+  /// Copies a tensor of the device to the host, of the same sizes, strides and type. The program
+  /// may free it at once.
+  void copy_out(const torch::Tensor& from, const torch::Tensor& to);
+  /// The same to the device. `from` may be written once a mark after it has passed.
+  void copy_in(const torch::Tensor& from, const torch::Tensor& to);
+  DeviceMark mark();
+
+  bool has_passed(const DeviceMark& mark) const;
+  /// Returns when it has passed. `what` is asked for errors: "gradients of step 7".
+  void wait(const DeviceMark& mark, const std::function<std::string()>& what) const;
+  /// What the calling thread queues on the device from now on comes after the mark.
+  void current_stream_waits(const DeviceMark& mark) const;
+
+ private:
+  void copy(const torch::Tensor& from, const torch::Tensor& to);
+  template <class Call>
+  auto guarded(Call&& call) const;
+
+  c10::Device device_;
+  std::chrono::milliseconds deadline_;
+  std::string who_;
+  c10::impl::VirtualGuardImpl guard_;
+  c10::Stream side_;
+};
+
+}  // namespace tutti

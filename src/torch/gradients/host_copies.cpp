@@ -1,0 +1,79 @@
+#include "torch/gradients/host_copies.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+
+#include "base/log_line.h"
+#include "comm/group_state.h"
+#include "memory/memory_need.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+std::size_t bytes_of(const NamedTensors& tensors) {
+  std::size_t bytes = 0;
+  for (const auto& item : tensors) bytes += item.second.nbytes();
+  return bytes;
+}
+
+}  // namespace
+
+HostCopies::HostCopies(const WrappedModel& model, const Group& group,
+                       std::chrono::milliseconds deadline, const std::string& name)
+    : model_(model),
+      device_(model.device(), deadline, fmt::format("rank {}", group.job_rank(group.rank()))),
+      name_(name) {
+  auto& job = group.state()->job();
+  const auto refusal = refuse_memory(
+      job.system(),
+      {bytes_of(model.parameters()) + bytes_of(model.buffers()),
+       static_cast<int>(job.hosts().neighbours(job.identity().rank).size()),
+       fmt::format("host copies of \"{}\", which is on {}", name, device_.device().str()), true});
+  if (!refusal.empty()) throw OutOfMemory(refusal);
+  for (const auto& item : model.parameters()) parameters_.push_back(device_.host_like(item.second));
+  for (const auto& item : model.buffers()) buffers_.push_back(device_.host_like(item.second));
+}
+
+HostCopies::~HostCopies() {
+  try {
+    device_.wait(device_.mark(), [this] { return fmt::format("copies of \"{}\"", name_); });
+  } catch (const std::exception& error) {
+    log_warning(fmt::format("\"{}\" has ended, but: {}", name_, error.what()));
+  }
+}
+
+ModelMemory HostCopies::memory() const {
+  ModelMemory memory;
+  for (const auto& copy : parameters_) memory.parameters.push_back(copy.data_ptr());
+  for (const auto& copy : buffers_) memory.buffers.push_back(copy.data_ptr());
+  return memory;
+}
+
+void HostCopies::fetch_parameters() {
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    device_.copy_out(model_.tensor(p), parameters_[p]);
+  }
+  device_.wait(device_.mark(), [this] { return fmt::format("the parameters of \"{}\"", name_); });
+}
+
+void HostCopies::fetch_buffers() {
+  if (buffers_.empty()) return;
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    device_.copy_out(model_.buffers()[b].second, buffers_[b]);
+  }
+  device_.wait(device_.mark(), [this] { return fmt::format("the buffers of \"{}\"", name_); });
+}
+
+void HostCopies::give_buffers(std::span<const std::uint8_t> changed) {
+  bool any = false;
+  for (std::size_t b = 0; b < changed.size(); ++b) {
+    if (changed[b] == 0) continue;
+    device_.copy_in(buffers_[b], model_.buffers()[b].second);
+    any = true;
+  }
+  if (any) device_.current_stream_waits(device_.mark());
+}
+
+}  // namespace tutti

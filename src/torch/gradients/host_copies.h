@@ -1,0 +1,55 @@
+#pragma once
+
+// Memory of the host beside a model on a device, a tensor for each parameter and each buffer: where
+// gradients come to, sums leave from, and what workers compare of the model lies.
+//
+// Threads: one at a time. Failure: OutOfMemory; TorchDevice's.
+
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sync/step/digest_check.h"
+#include "torch/device/torch_device.h"
+#include "torch/model/wrapped_model.h"
+#include "tutti/group.h"
+
+namespace tutti {
+
+class HostCopies {
+ public:
+  /// Keeps a reference to `model`, which is on one device. `name` is in errors.
+  HostCopies(const WrappedModel& model, const Group& group, std::chrono::milliseconds deadline,
+             const std::string& name);
+  /// Waits for what is on its way.
+  ~HostCopies();
+  HostCopies(const HostCopies&) = delete;
+  HostCopies& operator=(const HostCopies&) = delete;
+
+  TorchDevice& device() { return device_; }
+  /// In the parameter's layout. It belongs to its gradient, but inside of fetch_parameters().
+  const torch::Tensor& of_parameter(std::size_t parameter) const { return parameters_[parameter]; }
+  std::string label(std::size_t parameter) const { return model_.label(parameter); }
+  /// The copies as the model's memory, for those that read it.
+  ModelMemory memory() const;
+
+  /// The copies become the model's values. No gradient may be on its way.
+  void fetch_parameters();
+  void fetch_buffers();
+  /// The model's buffers that are marked become the copies' values, in the order of the device.
+  void give_buffers(std::span<const std::uint8_t> changed);
+
+ private:
+  const WrappedModel& model_;
+  TorchDevice device_;
+  std::string name_;
+  std::vector<torch::Tensor> parameters_;
+  std::vector<torch::Tensor> buffers_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,42 @@
+#include "torch/model/moved_tensor.h"
+
+#include <fmt/format.h>
+
+#include "comm/group_state.h"
+#include "torch/model/layout.h"
+#include "tutti/tensors.h"
+
+namespace tutti {
+
+MovedTensor::MovedTensor(const Group& group, const torch::Tensor& tensor,
+                         const CollectiveOptions& options)
+    : tensor_(tensor) {
+  require_strided(tensor);
+  if (tensor.is_cpu()) return;
+  require_dense(tensor);
+  static_cast<void>(dtype_of(tensor));
+  const auto& job = group.state()->job();
+  device_.emplace(tensor.device(), options.deadline.value_or(job.options().deadline),
+                  fmt::format("rank {}", job.identity().rank));
+  host_ = device_->host_like(tensor);
+}
+
+View MovedTensor::values() {
+  if (!device_) return view_of(tensor_);
+  device_->copy_out(tensor_, host_);
+  device_->wait(device_->mark(), [] { return std::string("the tensor of a collective"); });
+  return view_of(host_);
+}
+
+View MovedTensor::room() const { return view_of(device_ ? host_ : tensor_); }
+
+void MovedTensor::give() {
+  if (!device_) {
+    if (!tensor_.is_inference()) tensor_.unsafeGetTensorImpl()->bump_version();
+    return;
+  }
+  device_->copy_in(host_, tensor_);
+  device_->current_stream_waits(device_->mark());
+}
+
+}  // namespace tutti

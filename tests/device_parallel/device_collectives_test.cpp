@@ -1,0 +1,145 @@
+// Collectives on tensors of a device, plain and as operations of autograd: the CPU's bytes.
+
+#include <numeric>
+
+#include "device_parallel/device_workers.h"
+
+namespace tutti::test::device_collectives_cases {
+namespace {
+
+using ::testing::HasSubstr;
+
+torch::Tensor numbers(const Job& job, std::int64_t rows, c10::Device where) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(job.rank()));
+  return torch::randn({rows, 5}, generator).to(where);
+}
+
+std::string bytes_of(const std::vector<torch::Tensor>& tensors) {
+  std::string bytes;
+  for (const auto& tensor : tensors) {
+    const auto host = tensor.detach().cpu().contiguous();
+    bytes.append(static_cast<const char*>(host.const_data_ptr()), host.nbytes());
+  }
+  return bytes;
+}
+
+/// Values that the device computes when they are asked for, in a stream that may be late.
+std::string moved(const Job& job, c10::Device where) {
+  const Group group(job);
+  const int last = job.size() - 1;
+  std::vector<torch::Tensor> all;
+  for (const auto reduction : {Reduction::sum, Reduction::mean, Reduction::max}) {
+    all.push_back(numbers(job, 4, where) * 3);
+    all_reduce(group, all.back(), reduction);
+    all.push_back(all.back() + 1);
+  }
+  all.push_back(torch::empty({4, 5}, where));
+  reduce(group, numbers(job, 4, where) * 2, all.back(), Reduction::sum, last);
+  if (job.rank() != last) all.pop_back();
+  all.push_back(torch::empty({2, 5}, where));
+  reduce_scatter(group, numbers(job, 2 * job.size(), where) * 2, all.back(), Reduction::sum);
+  all.push_back(all_gather(group, numbers(job, 3, where) * 2) * 2);
+  all.push_back(all_gather_variable(group, numbers(job, job.rank(), where) * 2) * 2);
+  all.push_back(numbers(job, 3, where) * 7);
+  broadcast(group, all.back(), last);
+  all.push_back(all.back() * 2);
+  auto bytes = torch::arange(6, torch::kUInt8).to(where);
+  all_reduce(group, bytes, Reduction::max);
+  all.push_back(bytes);
+  return bytes_of(all);
+}
+
+TEST(DeviceCollectives, HaveTheBytesOfTheCpu) {
+  for (const int size : {1, 2, 3}) {
+    const auto cpu = text_of_rank_0(size, [](const Job& job) { return moved(job, torch::kCPU); });
+    for (const auto held : kProfiles) {
+      const auto device = text_on_device_rank_0(size, held, [](const Job& job) {
+        const auto before = test_device::counters();
+        auto bytes = moved(job, kDevice);
+        EXPECT_EQ(test_device::counters().unpinned, before.unpinned);
+        return bytes;
+      });
+      EXPECT_TRUE(device == cpu) << size;
+    }
+  }
+}
+
+/// Results and gradients of all operations, of every worker.
+std::string differentiated(const Job& job, c10::Device where) {
+  const Group group(job);
+  const auto size = static_cast<std::size_t>(job.size());
+  const std::vector<std::int64_t> rows(size, 2);
+  std::vector<torch::Tensor> all;
+  const auto run = [&](const std::function<torch::Tensor(const torch::Tensor&)>& operation,
+                       std::int64_t count) {
+    const auto x = numbers(job, count, where).requires_grad_();
+    const auto y = operation(x * 2);
+    (y * y).sum().backward();
+    all.push_back(y);
+    if (x.grad().defined()) all.push_back(x.grad());
+  };
+  const auto all_rows = 2 * static_cast<std::int64_t>(size);
+  for (const auto reduction :
+       {Reduction::sum, Reduction::mean, Reduction::max, Reduction::product}) {
+    run([&](const auto& x) { return ops::all_reduce(group, x, reduction); }, 3);
+  }
+  run([&](const auto& x) { return ops::reduce_scatter(group, x, Reduction::sum, rows); }, all_rows);
+  run([&](const auto& x) { return ops::all_gather(group, x); }, 1 + job.rank());
+  run([&](const auto& x) { return ops::gather(group, x, 0); }, 2);
+  run([&](const auto& x) { return ops::broadcast(group, x, 0); }, 2);
+  run([&](const auto& x) { return ops::scatter(group, x, rows, 0); }, all_rows);
+  run([&](const auto& x) { return ops::all_to_all(group, x, rows, rows); }, all_rows);
+  run([&](const auto& x) { return ops::copy_to_group(group, x); }, 2);
+  run([&](const auto& x) { return ops::reduce_from_group(group, x); }, 2);
+  const auto own = bytes_of(all);
+  std::vector<std::int64_t> counts(size);
+  const auto count = static_cast<std::int64_t>(own.size());
+  group.all_gather({&count, 1, DType::int64}, {counts.data(), job.size(), DType::int64});
+  std::string every(
+      static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), std::int64_t{0})),
+      ' ');
+  group.all_gather_variable({own.data(), count, DType::uint8},
+                            {every.data(), static_cast<std::int64_t>(every.size()), DType::uint8},
+                            counts);
+  return every;
+}
+
+TEST(DeviceCollectives, AsOperationsHaveTheBytesOfTheCpuAndSoHaveGradients) {
+  for (const int size : {1, 2, 3}) {
+    const auto cpu =
+        text_of_rank_0(size, [](const Job& job) { return differentiated(job, torch::kCPU); });
+    for (const auto held : kProfiles) {
+      const auto device = text_on_device_rank_0(
+          size, held, [](const Job& job) { return differentiated(job, kDevice); });
+      EXPECT_TRUE(device == cpu) << size;
+    }
+  }
+}
+
+// A device's thread runs backward: what the program's has started has to move meanwhile.
+TEST(DeviceCollectives, WhatTheProgramHasStartedMovesWhileBackwardWaits) {
+  on_device_workers(2, test_device::Held::kSideStreams, [](const Job& job) {
+    const Group first(job, "first");
+    const Group second(job, "second");
+    auto host = torch::full({1000}, static_cast<float>(job.rank() + 1));
+    const auto x = torch::ones({3}, kDevice).requires_grad_();
+    const auto y = ops::all_reduce(second, x, Reduction::sum);
+    auto work = start_all_reduce(first, host, Reduction::sum);
+    if (job.rank() == 1) work.wait();  // it needs rank 0, which is in backward()
+    y.sum().backward();
+    work.wait();
+    EXPECT_EQ(host[0].item<float>(), 3);
+  });
+}
+
+TEST(DeviceCollectives, ThatAreStartedAreRefusedByName) {
+  on_device_workers(1, test_device::Held::kSideStreams, [](const Job& job) {
+    const Group group(job);
+    auto x = torch::ones({3}, kDevice);
+    EXPECT_THAT(text_of([&] { start_all_reduce(group, x, Reduction::sum).wait(); }),
+                HasSubstr("start_all_reduce of a tensor on test:0: all_reduce() takes it"));
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test::device_collectives_cases

@@ -1,0 +1,44 @@
+#pragma once
+
+// Workers whose models are on the test device. They are processes of their own, which register it
+// once they have been forked.
+
+#include <gmock/gmock.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device/test_device.h"
+#include "torch/training.h"
+
+namespace tutti::test {
+
+inline const auto kDevice = test_device::device();
+
+inline constexpr test_device::Held kProfiles[] = {test_device::Held::kSideStreams,
+                                                  test_device::Held::kDefaultStreams};
+
+inline void on_device_workers(int size, test_device::Held held,
+                              const std::function<void(const Job&)>& body) {
+  on_workers(size, [&](const Job& job) {
+    test_device::register_device(2);
+    test_device::hold(held);
+    body(job);
+    test_device::synchronize();
+  });
+}
+
+inline std::string text_on_device_rank_0(int size, test_device::Held held,
+                                         const std::function<std::string(const Job&)>& body) {
+  return text_of_rank_0(size, [&](const Job& job) {
+    test_device::register_device(2);
+    test_device::hold(held);
+    auto text = body(job);
+    test_device::synchronize();
+    return text;
+  });
+}
+
+}  // namespace tutti::test
