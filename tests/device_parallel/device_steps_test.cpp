@@ -117,5 +117,169 @@ TEST(DeviceSteps, OfUnequalSharesToo) { expect_bytes_of_the_cpu<Numbers>({.weigh
 TEST(DeviceSteps, OfMicroBatchesToo) { expect_bytes_of_the_cpu<Numbers>({.in_leaves = true}); }
 TEST(DeviceSteps, OfModelsWithBuffersToo) { expect_bytes_of_the_cpu<Images>({}); }
 
+/// In each step another part of the workers has a gradient, and the last step's sums may be late.
+std::string trained_by_turns(const Job& job, c10::Device where) {
+  torch::manual_seed(1);
+  Numbers model;
+  model.to(where);
+  DataParallel parallel(job, model, {.desync_check_every = 0});
+  auto sgd = momentum_and_decay(model.parameters());
+  for (std::uint64_t step = 1; step <= 8; ++step) {
+    model.zero_grad();
+    if (step % static_cast<std::uint64_t>(job.size()) == static_cast<std::uint64_t>(job.rank())) {
+      model.loss(step, 0, 6, where).backward();
+    } else {
+      parallel.synchronize();
+    }
+    sgd.step();
+  }
+  return state_of(model);
+}
+
+TEST(DeviceSteps, InWhichSomeHaveNoGradientToo) {
+  for (const int size : {2, 3}) {
+    const auto cpu =
+        text_of_rank_0(size, [](const Job& job) { return trained_by_turns(job, torch::kCPU); });
+    for (const auto held : kProfiles) {
+      EXPECT_TRUE(cpu ==
+                  text_on_device_rank_0(
+                      size, held, [](const Job& job) { return trained_by_turns(job, kDevice); }))
+          << size;
+    }
+  }
+}
+
+/// Gradients that the program keeps, sets by hand, and changes before its update; a step that a
+/// worker gives up; parameters that are frozen for a while.
+std::string trained_by_hand(const Job& job, c10::Device where) {
+  torch::manual_seed(1);
+  Numbers model;
+  model.to(where);
+  DataParallel parallel(job, model);
+  auto sgd = momentum_and_decay(model.parameters());
+  std::vector<torch::Tensor> kept;
+  const auto [begin, end] = share_of(12, job.rank(), job.size());
+  for (std::uint64_t step = 1; step <= 6; ++step) {
+    model.zero_grad(step % 2 == 0);
+    model.first->bias.requires_grad_(step != 3);
+    if (step == 2) {
+      if (job.rank() == 0) parallel.fail("a bad batch");
+      if (job.rank() != 0) {
+        EXPECT_THROW(model.loss(step, begin, end, where).backward(), PeerFailed);
+      }
+      model.zero_grad();
+    }
+    if (step == 4) {
+      model.second->bias.mutable_grad() =
+          torch::full({3}, static_cast<float>(job.rank()), torch::TensorOptions(where)) / 3;
+    }
+    model.loss(step, begin, end, where).backward();
+    for (const auto& parameter : model.parameters()) {
+      if (!parameter.grad().defined()) continue;
+      if (step < 5) kept.push_back(parameter.grad());
+      if (step == 5) parameter.grad().mul_(0.5);
+    }
+    sgd.step();
+  }
+  auto bytes = state_of(model);
+  for (const auto& gradient : kept) {
+    const auto host = gradient.cpu();
+    bytes.append(static_cast<const char*>(host.const_data_ptr()), host.nbytes());
+  }
+  return bytes;
+}
+
+TEST(DeviceSteps, OfProgramsThatKeepAndChangeGradientsToo) {
+  for (const int size : {1, 2, 3}) {
+    const auto cpu =
+        text_of_rank_0(size, [](const Job& job) { return trained_by_hand(job, torch::kCPU); });
+    for (const auto held : kProfiles) {
+      EXPECT_TRUE(cpu ==
+                  text_on_device_rank_0(
+                      size, held, [](const Job& job) { return trained_by_hand(job, kDevice); }))
+          << size;
+    }
+  }
+}
+
+/// Types side by side, of a model that draws.
+std::string drawn(const Job& job, c10::Device where) {
+  torch::manual_seed(1);
+  nn::Linear wide(nn::LinearOptions(4, 8));
+  nn::Linear narrow(nn::LinearOptions(8, 3));
+  nn::Sequential model(wide, narrow);
+  model->to(where);
+  wide->to(torch::kFloat64);
+  narrow->to(torch::kBFloat16);
+  DataParallel parallel(job, *model);
+  torch::manual_seed(static_cast<std::uint64_t>(job.rank()) + 7);  // each its own draws
+  const auto own = torch::rand({2}, where).cpu();
+  torch::manual_seed(static_cast<std::uint64_t>(job.rank()) + 7);
+  const auto [begin, end] = share_of(6, job.rank(), job.size());
+  auto scope = parallel.accumulate({.micro_batches = end - begin, .seed = 3});
+  for (auto leaf = begin; leaf < end; ++leaf) {
+    scope.micro_batch(1, [&] {
+      const auto x = torch::rand({5, 4}, where).to(torch::kFloat64);
+      return narrow->forward(torch::dropout(wide->forward(x), 0.5, true).to(torch::kBFloat16))
+          .to(torch::kFloat32)
+          .square()
+          .sum();
+    });
+  }
+  scope.finish();
+  EXPECT_TRUE(torch::rand({2}, where).cpu().equal(own)) << "the program draws what it would have";
+  return state_of(*model);
+}
+
+TEST(DeviceSteps, OfSeededMicroBatchesToo) {
+  std::string of_one;
+  for (const int size : {1, 2, 3}) {
+    for (const auto held : kProfiles) {
+      const auto device =
+          text_on_device_rank_0(size, held, [](const Job& job) { return drawn(job, kDevice); });
+      if (of_one.empty()) of_one = device;
+      EXPECT_FALSE(device.empty());
+      EXPECT_TRUE(device == of_one) << size;
+    }
+  }
+  EXPECT_TRUE(of_one == text_of_rank_0(1, [](const Job& job) { return drawn(job, torch::kCPU); }));
+}
+
+/// Statistics of all workers' samples.
+std::string normalised(const Job& job, c10::Device where) {
+  torch::manual_seed(1);
+  const Group group(job, "norm");
+  nn::Linear linear(6, 4);
+  SyncBatchNorm norm(group, nn::BatchNormOptions(4));
+  nn::Sequential model(linear, norm);
+  model->to(where);
+  DataParallel parallel(job, *model);
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    model->zero_grad();
+    const Batch batch(12, step);
+    const auto [begin, end] = share_of(12, job.rank(), job.size());
+    const auto y = model->forward(batch.x.slice(0, begin, end).to(where));
+    (y * y * y).mean().backward();
+    const torch::NoGradGuard no_grad;
+    for (const auto& parameter : model->parameters()) parameter.sub_(parameter.grad() * 0.125);
+  }
+  const auto mean = parallel.mean(torch::ones({2}, torch::TensorOptions(where)) * job.rank());
+  EXPECT_EQ(mean.device(), where);
+  EXPECT_EQ(mean[0].item<float>(), static_cast<float>(job.size() - 1) / 2);
+  return state_of(*model);
+}
+
+TEST(DeviceSteps, WithStatisticsOfAllSamplesToo) {
+  for (const int size : {1, 2, 3}) {
+    const auto cpu =
+        text_of_rank_0(size, [](const Job& job) { return normalised(job, torch::kCPU); });
+    for (const auto held : kProfiles) {
+      EXPECT_TRUE(cpu == text_on_device_rank_0(
+                             size, held, [](const Job& job) { return normalised(job, kDevice); }))
+          << size;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test::device_steps_cases

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/fold.h"
@@ -17,6 +18,7 @@ ParameterGradients::ParameterGradients(const WrappedModel& model, StepExchange& 
       exchange_(exchange),
       host_(host),
       intake_(model, exchange, sources, nullptr, host),
+      tied_(model.parameters().size()),
       zero_versions_(model.parameters().size(), -1) {
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
     versions_.push_back(0);
@@ -37,7 +39,9 @@ void ParameterGradients::take(std::size_t parameter, const torch::Tensor& value,
   release_kept(parameter);  // a closure of a scope may have kept it
   require_cleared(parameter);
   if (holds_set_by_hand(parameter)) write(parameter, taken_by_hand(parameter), false);
-  model_.tensor(parameter).mutable_grad().reset();
+  auto& grad = model_.tensor(parameter).mutable_grad();
+  if (grad.defined() && is_view(parameter, grad)) tied_[parameter] = 1;
+  grad.reset();
   write(parameter, value, last);
 }
 
@@ -96,12 +100,11 @@ void ParameterGradients::release_kept() {
 }
 
 void ParameterGradients::release_kept(std::size_t parameter) {
-  if (is_kept(parameter)) release(parameter);
+  if (tied_[parameter] == 0 && is_kept(parameter)) release(parameter);
 }
 
 /// All tensors that the program has share one storage, which gets the copy: they stay tied to one
-/// another, and are none of ours from then on. After zero_grad(false) torch itself would add into
-/// their memory.
+/// another, and are none of ours from then on.
 void ParameterGradients::release(std::size_t parameter) {
   auto& grad = model_.tensor(parameter).mutable_grad();
   const bool is_grad = grad.defined() && is_view(parameter, grad);
@@ -156,6 +159,7 @@ bool ParameterGradients::is_zero_on_device(std::size_t parameter, const torch::T
 }
 
 void ParameterGradients::commit(StepFacts& step) {
+  std::ranges::fill(tied_, std::uint8_t{0});
   for (std::size_t p = 0; p < views_.size(); ++p) {
     const bool comes = step.touched[p] != 0 && exchange_.is_updated_here(p);
     auto& grad = model_.tensor(p).mutable_grad();
@@ -185,6 +189,7 @@ void ParameterGradients::give(std::size_t parameter) {
 
 void ParameterGradients::drop() noexcept {
   intake_.drop();
+  std::ranges::fill(tied_, std::uint8_t{0});
   for (std::size_t p = 0; p < views_.size(); ++p) model_.tensor(p).mutable_grad().reset();
 }
 

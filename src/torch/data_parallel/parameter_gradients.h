@@ -25,7 +25,7 @@ class ParameterGradients : public StepPart {
   /// Keeps references. The views keep the arena alive. `host` is null where the model is on the
   /// CPU; elsewhere the views are memory of the device, to which sums are copied.
   ParameterGradients(const WrappedModel& model, StepExchange& exchange,
-                     const std::vector<GradientSource*>& sources, HostCopies* host);
+                     const std::vector<GradientSource*>& sources, HostCopies* host = nullptr);
 
   // ---- into the open step ----
 
@@ -57,7 +57,10 @@ class ParameterGradients : public StepPart {
   /// Gives reduced gradients that the program keeps in its own tensors memory of their own, with
   /// their values, before any worker writes into the arena again.
   void release_kept();
-  void publish() override { release_kept(); }
+  void publish() override {
+    release_kept();
+    if (host_ != nullptr) host_->settle();  // sums of the last step may still be leaving
+  }
   /// Puts reduced gradients into param.grad; those that no worker wrote, or that another worker
   /// updates alone, become undefined.
   void commit(StepFacts& step) override;
@@ -94,6 +97,9 @@ class ParameterGradients : public StepPart {
   std::vector<torch::Tensor> rows_;   ///< of row-sparse parameters, until commit()
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> installed_;  ///< values of theirs
   std::vector<std::int64_t> versions_;  ///< as the last sync left them
+  /// In the open step: zero_grad(false) had zeroed param.grad before its backward, so that tensors
+  /// which share its memory are to see the sum, as torch adds into that memory.
+  std::vector<std::uint8_t> tied_;
   /// On a device: the version of param.grad that was last found to be zero, to ask for it once.
   mutable std::vector<std::int64_t> zero_versions_;
 };

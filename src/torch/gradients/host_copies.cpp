@@ -38,7 +38,7 @@ HostCopies::HostCopies(const WrappedModel& model, const Group& group,
 
 HostCopies::~HostCopies() {
   try {
-    device_.wait(device_.mark(), [this] { return fmt::format("copies of \"{}\"", name_); });
+    settle();
   } catch (const std::exception& error) {
     log_warning(fmt::format("\"{}\" has ended, but: {}", name_, error.what()));
   }
@@ -49,6 +49,10 @@ ModelMemory HostCopies::memory() const {
   for (const auto& copy : parameters_) memory.parameters.push_back(copy.data_ptr());
   for (const auto& copy : buffers_) memory.buffers.push_back(copy.data_ptr());
   return memory;
+}
+
+void HostCopies::settle() {
+  device_.wait(device_.mark(), [this] { return fmt::format("copies of \"{}\"", name_); });
 }
 
 void HostCopies::fetch_parameters() {

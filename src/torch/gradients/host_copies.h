@@ -41,6 +41,8 @@ class HostCopies {
   /// The copies become the model's values. No gradient may be on its way.
   void fetch_parameters();
   void fetch_buffers();
+  /// Returns when no copy is on its way: the host may write the copies.
+  void settle();
   /// The model's buffers that are marked become the copies' values, in the order of the device.
   void give_buffers(std::span<const std::uint8_t> changed);
 

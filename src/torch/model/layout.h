@@ -1,11 +1,12 @@
 #pragma once
 
 // What a collective on tensors needs to know of one besides its elements: that they lie in strides
-// in this process' memory, and how, which members compare.
+// in memory, and how, which members compare.
 //
 // Threads: any. Failure: InvalidArgument for an undefined tensor, Unsupported for one without
-// strides or on another device.
+// strides or elements.
 
+#include <ATen/DeviceAccelerator.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
 
@@ -23,6 +24,9 @@ inline void require_strided(const torch::Tensor& tensor) {
   if (tensor.layout() != torch::kStrided) {
     throw Unsupported("sparse and other non-strided tensors: to_dense() makes one that is moved");
   }
+  if (tensor.is_cpu() || at::isAccelerator(tensor.device().type())) return;
+  throw Unsupported(fmt::format("a tensor on {}: what is moved is on the CPU or on an accelerator",
+                                tensor.device().str()));
 }
 
 /// Its elements, in the order of memory, are all that lies there.

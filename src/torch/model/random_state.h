@@ -1,9 +1,9 @@
 #pragma once
 
 // Where torch's random numbers stand: the generators that draw wherever an operation names none,
-// which all of a program shares. Whatever in src/ saves, puts back or compares them does so here,
-// so that a device's generator has one place to come in. tutti/shard_loader.h looks by itself
-// whether a dataset draws.
+// which all of a program shares, of the CPU and of the current device, if the program uses one.
+// Whatever in src/ saves, puts back or compares them does so here. tutti/shard_loader.h looks by
+// itself whether a dataset draws.
 //
 // Threads: any; each state is taken and put back under its generator's lock. Failure: what torch
 // throws for a generator whose state it cannot take.
@@ -28,7 +28,7 @@ class RandomState {
   RandomState now() const;
   /// Puts the generators back to where they stood.
   void restore() const;
-  /// Of the default generators.
+  /// Of the CPU's default generator.
   const torch::Tensor& bytes() const { return states_.front().second; }
 
  private:

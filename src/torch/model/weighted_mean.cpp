@@ -35,7 +35,7 @@ torch::Tensor weighted_mean(const Group& group, const torch::Tensor& value, doub
   } else if (weight == 0) {
     elements.fill_(std::nan(""));
   }
-  return elements.reshape(value.sizes()).to(value.scalar_type());
+  return elements.reshape(value.sizes()).to(value.device(), value.scalar_type());
 }
 
 }  // namespace tutti

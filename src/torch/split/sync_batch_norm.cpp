@@ -68,7 +68,7 @@ class KeptSamples {
 
 }  // namespace
 
-/// Of the samples of all members, in float64.
+/// Of the samples of all members, in float64, on the CPU.
 struct SyncBatchNormImpl::Statistics {
   double count = 0;
   torch::Tensor mean;     ///< [C]
@@ -149,7 +149,7 @@ void SyncBatchNormImpl::track(const Statistics& all) {
   const double share =
       options_.momentum() ? *options_.momentum() : 1 / num_batches_tracked.item<double>();
   const auto follow = [share](torch::Tensor& running, const torch::Tensor& now) {
-    running.copy_(running.to(torch::kFloat64) * (1 - share) + now * share);
+    running.copy_(running.to(torch::kFloat64) * (1 - share) + (now * share).to(running.device()));
   };
   follow(running_mean, all.mean);
   follow(running_var, all.squares / (all.count - 1));
@@ -171,8 +171,9 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& x) {
     track(all);
     count = all.count;
     const auto values = wide(x);
-    mean = all.mean.to(values.scalar_type());
-    inverse = (all.squares / count + options_.eps()).rsqrt().to(values.scalar_type());
+    mean = all.mean.to(values.device(), values.scalar_type());
+    inverse =
+        (all.squares / count + options_.eps()).rsqrt().to(values.device(), values.scalar_type());
     normal = ((values - over(mean, x)) * over(inverse, x)).to(x.scalar_type());
   }
   if (!ops::records_gradients(x.scalar_type())) return affine(normal);
