@@ -121,7 +121,7 @@ TEST(DeviceCollectives, WhatTheProgramHasStartedMovesWhileBackwardWaits) {
   on_device_workers(2, test_device::Held::kSideStreams, [](const Job& job) {
     const Group first(job, "first");
     const Group second(job, "second");
-    auto host = torch::full({1000}, static_cast<float>(job.rank() + 1));
+    auto host = torch::full({1 << 22}, static_cast<float>(job.rank() + 1));
     const auto x = torch::ones({3}, kDevice).requires_grad_();
     const auto y = ops::all_reduce(second, x, Reduction::sum);
     auto work = start_all_reduce(first, host, Reduction::sum);
