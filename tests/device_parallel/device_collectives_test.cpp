@@ -55,7 +55,7 @@ TEST(DeviceCollectives, HaveTheBytesOfTheCpu) {
     for (const auto held : kProfiles) {
       const auto device = text_on_device_rank_0(size, held, [](const Job& job) {
         const auto before = test_device::counters();
-        auto bytes = moved(job, kDevice);
+        auto bytes = moved(job, local_device(job));
         EXPECT_EQ(test_device::counters().unpinned, before.unpinned);
         return bytes;
       });
@@ -110,7 +110,7 @@ TEST(DeviceCollectives, AsOperationsHaveTheBytesOfTheCpuAndSoHaveGradients) {
         text_of_rank_0(size, [](const Job& job) { return differentiated(job, torch::kCPU); });
     for (const auto held : kProfiles) {
       const auto device = text_on_device_rank_0(
-          size, held, [](const Job& job) { return differentiated(job, kDevice); });
+          size, held, [](const Job& job) { return differentiated(job, local_device(job)); });
       EXPECT_TRUE(device == cpu) << size;
     }
   }
@@ -122,7 +122,7 @@ TEST(DeviceCollectives, WhatTheProgramHasStartedMovesWhileBackwardWaits) {
     const Group first(job, "first");
     const Group second(job, "second");
     auto host = torch::full({1 << 22}, static_cast<float>(job.rank() + 1));
-    const auto x = torch::ones({3}, kDevice).requires_grad_();
+    const auto x = torch::ones({3}, local_device(job)).requires_grad_();
     const auto y = ops::all_reduce(second, x, Reduction::sum);
     auto work = start_all_reduce(first, host, Reduction::sum);
     if (job.rank() == 1) work.wait();  // it needs rank 0, which is in backward()
@@ -135,7 +135,7 @@ TEST(DeviceCollectives, WhatTheProgramHasStartedMovesWhileBackwardWaits) {
 TEST(DeviceCollectives, ThatAreStartedAreRefusedByName) {
   on_device_workers(1, test_device::Held::kSideStreams, [](const Job& job) {
     const Group group(job);
-    auto x = torch::ones({3}, kDevice);
+    auto x = torch::ones({3}, local_device(job));
     EXPECT_THAT(text_of([&] { start_all_reduce(group, x, Reduction::sum).wait(); }),
                 HasSubstr("start_all_reduce of a tensor on test:0: all_reduce() takes it"));
   });

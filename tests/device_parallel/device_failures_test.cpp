@@ -19,8 +19,8 @@ namespace nn = torch::nn;
 torch::Tensor loss_of(nn::Sequential& model, const Job& job, std::uint64_t seed) {
   const Batch batch(2 * job.size(), seed);
   const auto begin = 2 * job.rank();
-  return torch::mse_loss(model->forward(batch.x.slice(0, begin, begin + 2).to(kDevice)),
-                         batch.y.slice(0, begin, begin + 2).to(kDevice));
+  return torch::mse_loss(model->forward(batch.x.slice(0, begin, begin + 2).to(local_device(job))),
+                         batch.y.slice(0, begin, begin + 2).to(local_device(job)));
 }
 
 struct Throws : torch::autograd::Function<Throws> {
@@ -55,7 +55,7 @@ TEST(DeviceFailures, ABackwardThatThrowsIsThePeersFailureAtOnce) {
   for (const auto held : kProfiles) {
     on_device_workers(2, held, [](const Job& job) {
       auto model = mlp();
-      model->to(kDevice);
+      model->to(local_device(job));
       DataParallel parallel(job, *model);
       for (int round = 0; round < 100; ++round) {
         const auto seed = static_cast<std::uint64_t>(round);
@@ -82,11 +82,11 @@ TEST(DeviceFailures, OneInTheMidstOfABackwardDropsItsStepOnAll) {
     auto first = nn::Linear(6, 8);
     auto second = nn::Linear(8, 3);
     nn::Sequential model(first, second);
-    model->to(kDevice);
+    model->to(local_device(job));
     DataParallel parallel(job, *model);
     for (int round = 0; round < 20; ++round) {
       model->zero_grad();
-      const auto x = Batch(2, 1).x.to(kDevice);
+      const auto x = Batch(2, 1).x.to(local_device(job));
       if (job.rank() == 1) {
         // The second layer's gradients are on their way when it throws.
         const auto hidden = Throws::apply(first->forward(x));
@@ -104,7 +104,7 @@ TEST(DeviceFailures, OneInTheMidstOfABackwardDropsItsStepOnAll) {
 TEST(DeviceFailures, ModelsThatDriftApartAreFoundByTheirParameter) {
   on_device_workers(2, Held::kSideStreams, [](const Job& job) {
     auto model = mlp();
-    model->to(kDevice);
+    model->to(local_device(job));
     DataParallel parallel(job, *model);
     loss_of(model, job, 1).backward();
     model->zero_grad();
@@ -120,7 +120,7 @@ TEST(DeviceFailures, ModelsThatDriftApartAreFoundByTheirParameter) {
 TEST(DeviceFailures, WorkersOnDifferentKindsOfDevicesDoNotTrainTogether) {
   on_device_workers(2, Held::kSideStreams, [](const Job& job) {
     auto model = mlp();
-    if (job.rank() == 1) model->to(kDevice);
+    if (job.rank() == 1) model->to(local_device(job));
     EXPECT_THAT(text_of<Mismatch>([&] { DataParallel parallel(job, *model); }),
                 AllOf(HasSubstr("device"), HasSubstr("cpu"), HasSubstr("test")));
   });
@@ -131,9 +131,9 @@ TEST(DeviceFailures, OfTheDeviceNameWorkerAndWhatItSays) {
   on_workers(2, [](const Job& job) {
     test_device::register_device();
     nn::Embedding table(4, 3);
-    table->to(kDevice);
+    table->to(local_device(job));
     DataParallel parallel(job, *table);
-    const auto rows = torch::tensor({0, job.rank() == 1 ? 7 : 1}).to(kDevice);
+    const auto rows = torch::tensor({0, job.rank() == 1 ? 7 : 1}).to(local_device(job));
     const auto run = [&] { table->forward(rows).sum().backward(); };
     if (job.rank() == 1) {
       EXPECT_THAT(text_of<DeviceFailed>(run),
@@ -150,7 +150,7 @@ TEST(DeviceFailures, WhatIsNotOfferedIsRefusedByName) {
   on_device_workers(1, Held::kSideStreams, [](const Job& job) {
     const auto text_with = [&](const DataParallelOptions& options) {
       auto model = mlp();
-      model->to(kDevice);
+      model->to(local_device(job));
       return text_of<Unsupported>([&] { DataParallel parallel(job, *model, options); });
     };
     EXPECT_THAT(text_with({.compression = {.codec = half_codec()}}),
@@ -158,12 +158,12 @@ TEST(DeviceFailures, WhatIsNotOfferedIsRefusedByName) {
     EXPECT_THAT(text_with({.row_sparse = [](std::string_view) { return true; }}),
                 HasSubstr("row-sparse gradients are not offered"));
     auto apart = mlp();
-    apart->to(kDevice);
+    apart->to(local_device(job));
     apart[2]->as<nn::Linear>()->to(test_device::device(1));
     EXPECT_THAT(text_of<Unsupported>([&] { DataParallel parallel(job, *apart); }),
                 HasSubstr("all of a model is on one device"));
     auto trained = mlp();
-    trained->to(kDevice);
+    trained->to(local_device(job));
     EXPECT_THAT(text_of<Unsupported>(
                     [&] { Trainer trainer(job, *trained, Sgd{.lr = 0.1}, {.shards = 2}); }),
                 HasSubstr("Trainer takes models on the CPU"));

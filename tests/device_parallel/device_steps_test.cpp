@@ -95,7 +95,7 @@ void expect_bytes_of_the_cpu(const Run& run) {
     for (const auto held : kProfiles) {
       const auto device = text_on_device_rank_0(size, held, [&](const Job& job) {
         const auto before = test_device::counters();
-        auto bytes = trained<Model>(job, kDevice, run);
+        auto bytes = trained<Model>(job, local_device(job), run);
         EXPECT_EQ(test_device::counters().unpinned, before.unpinned);
         return bytes;
       });
@@ -141,9 +141,10 @@ TEST(DeviceSteps, InWhichSomeHaveNoGradientToo) {
     const auto cpu =
         text_of_rank_0(size, [](const Job& job) { return trained_by_turns(job, torch::kCPU); });
     for (const auto held : kProfiles) {
-      EXPECT_TRUE(cpu ==
-                  text_on_device_rank_0(
-                      size, held, [](const Job& job) { return trained_by_turns(job, kDevice); }))
+      EXPECT_TRUE(cpu == text_on_device_rank_0(size, held,
+                                               [](const Job& job) {
+                                                 return trained_by_turns(job, local_device(job));
+                                               }))
           << size;
     }
   }
@@ -194,9 +195,10 @@ TEST(DeviceSteps, OfProgramsThatKeepAndChangeGradientsToo) {
     const auto cpu =
         text_of_rank_0(size, [](const Job& job) { return trained_by_hand(job, torch::kCPU); });
     for (const auto held : kProfiles) {
-      EXPECT_TRUE(cpu ==
-                  text_on_device_rank_0(
-                      size, held, [](const Job& job) { return trained_by_hand(job, kDevice); }))
+      EXPECT_TRUE(cpu == text_on_device_rank_0(size, held,
+                                               [](const Job& job) {
+                                                 return trained_by_hand(job, local_device(job));
+                                               }))
           << size;
     }
   }
@@ -235,8 +237,8 @@ TEST(DeviceSteps, OfSeededMicroBatchesToo) {
   std::string of_one;
   for (const int size : {1, 2, 3}) {
     for (const auto held : kProfiles) {
-      const auto device =
-          text_on_device_rank_0(size, held, [](const Job& job) { return drawn(job, kDevice); });
+      const auto device = text_on_device_rank_0(
+          size, held, [](const Job& job) { return drawn(job, local_device(job)); });
       if (of_one.empty()) of_one = device;
       EXPECT_FALSE(device.empty());
       EXPECT_TRUE(device == of_one) << size;
@@ -274,8 +276,9 @@ TEST(DeviceSteps, WithStatisticsOfAllSamplesToo) {
     const auto cpu =
         text_of_rank_0(size, [](const Job& job) { return normalised(job, torch::kCPU); });
     for (const auto held : kProfiles) {
-      EXPECT_TRUE(cpu == text_on_device_rank_0(
-                             size, held, [](const Job& job) { return normalised(job, kDevice); }))
+      EXPECT_TRUE(
+          cpu == text_on_device_rank_0(
+                     size, held, [](const Job& job) { return normalised(job, local_device(job)); }))
           << size;
     }
   }

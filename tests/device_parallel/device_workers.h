@@ -1,7 +1,7 @@
 #pragma once
 
-// Workers whose models are on the test device. They are processes of their own, which register it
-// once they have been forked.
+// Workers whose models are on test devices, of which there are two: local_device(job). They are
+// processes of their own, which register them once they have been forked.
 
 #include <gmock/gmock.h>
 
@@ -14,8 +14,6 @@
 #include "torch/training.h"
 
 namespace tutti::test {
-
-inline const auto kDevice = test_device::device();
 
 inline constexpr test_device::Held kProfiles[] = {test_device::Held::kSideStreams,
                                                   test_device::Held::kDefaultStreams};

@@ -191,7 +191,7 @@ void DataParallelState::run_leaf(double weight, const std::optional<std::uint64_
     require_loss_weight(weight);
     std::optional<RandomStateGuard> guard;
     if (seed) {
-      guard.emplace();
+      guard.emplace(own_.model.device());
       torch::manual_seed(leaf_seed(*seed, own_.exchange->protocol().number(),
                                    own_.exchange->leaves().next_leaf()));
     }

@@ -1,11 +1,8 @@
 #include "torch/model/random_state.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/DeviceAccelerator.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <mutex>
-#include <optional>
 
 #include "kernels/hash.h"
 
@@ -14,21 +11,11 @@ namespace {
 
 at::Generator default_generator() { return at::detail::getDefaultCPUGenerator(); }
 
-/// The program's device, if it has touched any: a question starts none.
-std::optional<c10::Device> device_in_use() {
-  const auto type = at::accelerator::getAccelerator();
-  if (!type) return {};
-  const auto device = c10::impl::VirtualGuardImpl(*type).getDevice();
-  const auto& hooks = at::globalContext().getAcceleratorHooksInterface(*type);
-  if (!hooks.hasPrimaryContext(device.index())) return {};
-  return device;
-}
-
 }  // namespace
 
-RandomState::RandomState() {
+RandomState::RandomState(c10::Device device) {
   add(default_generator());
-  if (const auto device = device_in_use()) add(at::globalContext().defaultGenerator(*device));
+  if (!device.is_cpu()) add(at::globalContext().defaultGenerator(device));
 }
 
 RandomState::RandomState(const torch::Tensor& bytes) : states_{{default_generator(), bytes}} {}

@@ -1,8 +1,8 @@
 #pragma once
 
 // Where torch's random numbers stand: the generators that draw wherever an operation names none,
-// which all of a program shares, of the CPU and of the current device, if the program uses one.
-// Whatever in src/ saves, puts back or compares them does so here. tutti/shard_loader.h looks by
+// which all of a program shares, of the CPU and of the device that a model is on. Whatever in src/
+// saves, puts back or compares them does so here. tutti/shard_loader.h looks by
 // itself whether a dataset draws.
 //
 // Threads: any; each state is taken and put back under its generator's lock. Failure: what torch
@@ -18,8 +18,8 @@ namespace tutti {
 
 class RandomState {
  public:
-  /// As they stand.
-  RandomState();
+  /// As they stand: the CPU's, and that of `device`.
+  explicit RandomState(c10::Device device = c10::kCPU);
   /// As bytes() of another one, maybe in another process.
   explicit RandomState(const torch::Tensor& bytes);
   /// Also that of a generator of the program's own.
@@ -38,7 +38,7 @@ class RandomState {
 /// What is drawn and seeded while it lives does not count.
 class RandomStateGuard {
  public:
-  RandomStateGuard() = default;
+  explicit RandomStateGuard(c10::Device device = c10::kCPU) : before_(device) {}
   ~RandomStateGuard() { before_.restore(); }
   RandomStateGuard(const RandomStateGuard&) = delete;
   RandomStateGuard& operator=(const RandomStateGuard&) = delete;
