@@ -42,6 +42,11 @@ struct StepReport {
   std::size_t stage_bytes = 0;
   /// The part of stage_bytes that is gradients of parameters which an earlier stage reads too.
   std::size_t tied_bytes = 0;
+  /// What this worker copied between the host and its model's device, both ways: gradients, sums,
+  /// buffers, and parameters where they are compared.
+  std::size_t device_bytes = 0;
+  /// For how long its program, or backward, waited for such copies.
+  double device_wait_seconds = 0;
   int last_worker = 0;  ///< job rank of the worker that was ready last
 
   /// One line: "step 17: 1 exchange of 33.60 of 33.60 MB, 0 parameters skipped, …".

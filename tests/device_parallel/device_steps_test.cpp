@@ -284,5 +284,25 @@ TEST(DeviceSteps, WithStatisticsOfAllSamplesToo) {
   }
 }
 
+TEST(DeviceSteps, AreReportedWithWhatTheDeviceCosts) {
+  on_device_workers(2, Held::kSideStreams, [](const Job& job) {
+    Numbers model;
+    model.to(local_device(job));
+    DataParallel parallel(job, model);
+    std::size_t bytes = 0;
+    for (const auto& layer : {model.first, model.second}) {
+      bytes += layer->weight.nbytes() + layer->bias.nbytes();
+    }
+    for (std::uint64_t step = 1; step <= 3; ++step) {
+      model.zero_grad();
+      model.loss(step, 0, 6 + job.rank(), local_device(job)).backward();
+    }
+    // Digests of parameters are compared in steps 1, 2 and 4.
+    EXPECT_EQ(parallel.report().device_bytes, 2 * bytes);
+    EXPECT_GT(parallel.report().device_wait_seconds, 0);
+    EXPECT_THAT(parallel.report().text(), HasSubstr(" MB to and from the device, "));
+  });
+}
+
 }  // namespace
 }  // namespace tutti::test::device_steps_cases

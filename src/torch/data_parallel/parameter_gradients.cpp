@@ -174,7 +174,12 @@ void ParameterGradients::commit(StepFacts& step) {
       grad.reset();
     }
   }
-  if (host_ != nullptr) host_->device().current_stream_waits(host_->device().mark());
+  if (host_ == nullptr) return;
+  auto& device = host_->device();
+  device.current_stream_waits(device.mark());
+  const auto costs = device.costs();
+  step.report.device_bytes = costs.bytes;
+  step.report.device_wait_seconds = costs.wait_seconds;
 }
 
 /// The sum is where param.grad shows it: on a device it is on its way there.

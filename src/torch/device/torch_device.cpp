@@ -55,6 +55,7 @@ void TorchDevice::copy(const torch::Tensor& from, const torch::Tensor& to) {
                   from.strides() == to.strides() && from.is_non_overlapping_and_dense(),
               "a copy between {} and {} that is not of bytes", from.device().str(),
               to.device().str());
+  costs_.bytes += from.nbytes();
   guarded([&] {
     c10::Event queued(device_.type());
     queued.record(guard_.getStream(device_));
@@ -88,19 +89,21 @@ bool TorchDevice::has_passed(const DeviceMark& mark) const {
 }
 
 /// By queries: a device that hangs would never return from its own wait.
-void TorchDevice::wait(const DeviceMark& mark, const std::function<std::string()>& what) const {
-  for (int spin = 0; spin < kSpins; ++spin) {
-    if (has_passed(mark)) return;
-    std::this_thread::yield();
-  }
-  const auto end = Clock::now() + deadline_;
-  while (!has_passed(mark)) {
-    if (Clock::now() >= end) {
+void TorchDevice::wait(const DeviceMark& mark, const std::function<std::string()>& what) {
+  if (has_passed(mark)) return;
+  const auto begin = Clock::now();
+  for (int spin = 0; !has_passed(mark); ++spin) {
+    if (spin < kSpins) {
+      std::this_thread::yield();
+      continue;
+    }
+    if (Clock::now() - begin >= deadline_) {
       throw Timeout(fmt::format("{}: {} has not finished {} within {} s", who_, device_.str(),
                                 what(), std::chrono::duration<double>(deadline_).count()));
     }
     std::this_thread::sleep_for(kSleep);
   }
+  costs_.wait_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
 void TorchDevice::current_stream_waits(const DeviceMark& mark) const {

@@ -15,11 +15,19 @@
 #include <torch/torch.h>
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace tutti {
+
+/// What copies have cost.
+struct DeviceCosts {
+  std::size_t bytes = 0;    ///< both ways
+  double wait_seconds = 0;  ///< of the host
+};
 
 /// A point in the order of copies: what was asked for before it.
 using DeviceMark = std::shared_ptr<c10::Event>;
@@ -43,9 +51,11 @@ class TorchDevice {
 
   bool has_passed(const DeviceMark& mark) const;
   /// Returns when it has passed. `what` is asked for errors: "gradients of step 7".
-  void wait(const DeviceMark& mark, const std::function<std::string()>& what) const;
+  void wait(const DeviceMark& mark, const std::function<std::string()>& what);
   /// What the calling thread queues on the device from now on comes after the mark.
   void current_stream_waits(const DeviceMark& mark) const;
+  /// Since this was asked last.
+  DeviceCosts costs() { return std::exchange(costs_, {}); }
 
  private:
   void copy(const torch::Tensor& from, const torch::Tensor& to);
@@ -57,6 +67,7 @@ class TorchDevice {
   std::string who_;
   c10::impl::VirtualGuardImpl guard_;
   c10::Stream side_;
+  DeviceCosts costs_;
 };
 
 }  // namespace tutti
