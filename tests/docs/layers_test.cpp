@@ -68,7 +68,7 @@ const std::map<std::string, Names> kMayInclude = {
     {"sync/averaging",
      {"base", "kernels", "kernels/rules", "memory", "comm", "codec", "sync/plan", "sync/nodes",
       "sync/step", "sync/update"}},
-    {"torch/device", {"base", "job"}},
+    {"torch/device", {"base", "job", "comm"}},
     {"torch/model",
      {"base", "environment", "kernels", "memory", "comm", "run/files", "run/numbers", "sync/plan",
       "sync/nodes", "sync/step", "torch/device"}},

@@ -21,9 +21,7 @@ ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
     : group(own_group), model(std::move(own_model)), options(own_options) {
   pin_threads(*group.state());
   if (!model.device().is_cpu()) {
-    const auto& job_options = group.state()->job().options();
-    host = std::make_unique<HostCopies>(
-        model, group, options.deadline.value_or(job_options.deadline), options.name);
+    host = std::make_unique<HostCopies>(model, group, options.deadline, options.name);
   }
   memory = host ? host->memory() : model.memory();
   auto settings = settings_of(options);

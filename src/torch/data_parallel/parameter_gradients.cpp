@@ -130,9 +130,9 @@ void ParameterGradients::release(std::size_t parameter) {
 bool ParameterGradients::is_cleared(std::size_t parameter, const torch::Tensor& grad) const {
   const bool written = !model_.row_sparse(parameter) &&
                        static_cast<std::int64_t>(grad._version()) != versions_[parameter];
-  if (!written || host_ == nullptr) return written && all_zero(grad.data_ptr(), grad.nbytes());
-  // The device is asked for all at once: each answer waits for it.
-  return is_zero_on_device(parameter, grad);
+  if (!written) return false;
+  if (host_ != nullptr) return is_zero_on_device(parameter, grad);
+  return all_zero(grad.data_ptr(), grad.nbytes());
 }
 
 /// Asks for all that were written since the last step at once: each answer waits for the device.
@@ -189,7 +189,7 @@ void ParameterGradients::give(std::size_t parameter) {
   const auto& copy = host_->of_parameter(parameter);
   if (copy.nbytes() > 0)
     std::memcpy(copy.data_ptr(), exchange_.nodes().result(parameter), copy.nbytes());
-  host_->device().copy_in(copy, view);
+  host_->device().copy(copy, view);
 }
 
 void ParameterGradients::drop() noexcept {

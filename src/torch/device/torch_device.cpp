@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/deadline.h"
+#include "comm/group_state.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -35,10 +36,11 @@ auto TorchDevice::guarded(Call&& call) const {
   }
 }
 
-TorchDevice::TorchDevice(c10::Device device, std::chrono::milliseconds deadline, std::string who)
+TorchDevice::TorchDevice(const Group& group, c10::Device device,
+                         std::optional<std::chrono::milliseconds> deadline)
     : device_(device),
-      deadline_(deadline),
-      who_(std::move(who)),
+      deadline_(deadline.value_or(group.state()->job().options().deadline)),
+      who_(fmt::format("rank {}", group.job_rank(group.rank()))),
       guard_(device.type()),
       side_(guard_.getStreamFromGlobalPool(device)) {}
 
@@ -64,16 +66,8 @@ void TorchDevice::copy(const torch::Tensor& from, const torch::Tensor& to) {
     const c10::StreamGuard on(side_);
     to.detach().copy_(from.detach(), /*non_blocking=*/true);
   });
-}
-
-void TorchDevice::copy_out(const torch::Tensor& from, const torch::Tensor& to) {
-  copy(from, to);
-  guard_.recordDataPtrOnStream(from.storage().data_ptr(), side_);
-}
-
-void TorchDevice::copy_in(const torch::Tensor& from, const torch::Tensor& to) {
-  copy(from, to);
-  guard_.recordDataPtrOnStream(to.storage().data_ptr(), side_);
+  const auto& here = from.is_cpu() ? to : from;
+  guard_.recordDataPtrOnStream(here.storage().data_ptr(), side_);
 }
 
 DeviceMark TorchDevice::mark() {

@@ -18,8 +18,11 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+
+#include "tutti/group.h"
 
 namespace tutti {
 
@@ -34,19 +37,19 @@ using DeviceMark = std::shared_ptr<c10::Event>;
 
 class TorchDevice {
  public:
-  /// Each wait of the host lasts `deadline` at most. `who` begins errors: "rank 1".
-  TorchDevice(c10::Device device, std::chrono::milliseconds deadline, std::string who);
+  /// Each wait of the host lasts `deadline` at most, without it the job's.
+  TorchDevice(const Group& group, c10::Device device,
+              std::optional<std::chrono::milliseconds> deadline);
 
   c10::Device device() const { return device_; }
   /// Memory of the host, in the sizes, strides and type of `like`, from which and to which copies
   /// run beside the program (pinned). Not initialised.
   torch::Tensor host_like(const torch::Tensor& like) const;
 
-  /// Copies a tensor of the device to the host, of the same sizes, strides and type. The program
-  /// may free it at once.
-  void copy_out(const torch::Tensor& from, const torch::Tensor& to);
-  /// The same to the device. `from` may be written once a mark after it has passed.
-  void copy_in(const torch::Tensor& from, const torch::Tensor& to);
+  /// Copies between a tensor of the device and one of the host, of the same sizes, strides and
+  /// type. The program may free that of the device at once. That of the host may be written or read
+  /// once a mark after the copy has passed.
+  void copy(const torch::Tensor& from, const torch::Tensor& to);
   DeviceMark mark();
 
   bool has_passed(const DeviceMark& mark) const;
@@ -58,13 +61,12 @@ class TorchDevice {
   DeviceCosts costs() { return std::exchange(costs_, {}); }
 
  private:
-  void copy(const torch::Tensor& from, const torch::Tensor& to);
   template <class Call>
   auto guarded(Call&& call) const;
 
   c10::Device device_;
   std::chrono::milliseconds deadline_;
-  std::string who_;
+  std::string who_;  ///< "rank 1", in errors
   c10::impl::VirtualGuardImpl guard_;
   c10::Stream side_;
   DeviceCosts costs_;

@@ -10,7 +10,7 @@ void DeviceGradients::add(std::size_t parameter, const torch::Tensor& gradient, 
   const auto is_of_it = [&](const Coming& one) { return one.parameter == parameter; };
   while (std::ranges::any_of(coming_, is_of_it)) write_first();
   auto& device = host_.device();
-  device.copy_out(gradient, host_.of_parameter(parameter));
+  device.copy(gradient, host_.of_parameter(parameter));
   coming_.push_back({parameter, last, times, device.mark()});
   while (!coming_.empty() && device.has_passed(coming_.front().mark)) write_first();
 }

@@ -27,7 +27,7 @@ class DeviceGradients {
   void add(std::size_t parameter, const torch::Tensor& gradient, bool last, double times);
   /// Returns when all have been written.
   void settle();
-  /// Those on their way are not written.
+  /// Gradients on their way are not written.
   void drop() noexcept { coming_.clear(); }
 
  private:

@@ -78,7 +78,7 @@ class GradientIntake {
   void settle() {
     if (coming_) coming_->settle();
   }
-  /// Those on their way are not written.
+  /// Gradients on their way are not written.
   void drop() noexcept {
     if (coming_) coming_->drop();
   }

@@ -21,10 +21,8 @@ std::size_t bytes_of(const NamedTensors& tensors) {
 }  // namespace
 
 HostCopies::HostCopies(const WrappedModel& model, const Group& group,
-                       std::chrono::milliseconds deadline, const std::string& name)
-    : model_(model),
-      device_(model.device(), deadline, fmt::format("rank {}", group.job_rank(group.rank()))),
-      name_(name) {
+                       std::optional<std::chrono::milliseconds> deadline, const std::string& name)
+    : model_(model), device_(group, model.device(), deadline), name_(name) {
   auto& job = group.state()->job();
   const auto refusal = refuse_memory(
       job.system(),
@@ -51,30 +49,30 @@ ModelMemory HostCopies::memory() const {
   return memory;
 }
 
-void HostCopies::settle() {
-  device_.wait(device_.mark(), [this] { return fmt::format("copies of \"{}\"", name_); });
+void HostCopies::wait_for(const char* what) {
+  device_.wait(device_.mark(), [&] { return fmt::format("{} of \"{}\"", what, name_); });
 }
 
 void HostCopies::fetch_parameters() {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    device_.copy_out(model_.tensor(p), parameters_[p]);
+    device_.copy(model_.tensor(p), parameters_[p]);
   }
-  device_.wait(device_.mark(), [this] { return fmt::format("the parameters of \"{}\"", name_); });
+  wait_for("the parameters");
 }
 
 void HostCopies::fetch_buffers() {
   if (buffers_.empty()) return;
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
-    device_.copy_out(model_.buffers()[b].second, buffers_[b]);
+    device_.copy(model_.buffers()[b].second, buffers_[b]);
   }
-  device_.wait(device_.mark(), [this] { return fmt::format("the buffers of \"{}\"", name_); });
+  wait_for("the buffers");
 }
 
 void HostCopies::give_buffers(std::span<const std::uint8_t> changed) {
   bool any = false;
   for (std::size_t b = 0; b < changed.size(); ++b) {
     if (changed[b] == 0) continue;
-    device_.copy_in(buffers_[b], model_.buffers()[b].second);
+    device_.copy(buffers_[b], model_.buffers()[b].second);
     any = true;
   }
   if (any) device_.current_stream_waits(device_.mark());

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,8 +25,8 @@ namespace tutti {
 class HostCopies {
  public:
   /// Keeps a reference to `model`, which is on one device. `name` is in errors.
-  HostCopies(const WrappedModel& model, const Group& group, std::chrono::milliseconds deadline,
-             const std::string& name);
+  HostCopies(const WrappedModel& model, const Group& group,
+             std::optional<std::chrono::milliseconds> deadline, const std::string& name);
   /// Waits for what is on its way.
   ~HostCopies();
   HostCopies(const HostCopies&) = delete;
@@ -42,11 +43,13 @@ class HostCopies {
   void fetch_parameters();
   void fetch_buffers();
   /// Returns when no copy is on its way: the host may write the copies.
-  void settle();
+  void settle() { wait_for("copies"); }
   /// The model's buffers that are marked become the copies' values, in the order of the device.
   void give_buffers(std::span<const std::uint8_t> changed);
 
  private:
+  void wait_for(const char* what);
+
   const WrappedModel& model_;
   TorchDevice device_;
   std::string name_;

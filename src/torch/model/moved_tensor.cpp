@@ -1,8 +1,5 @@
 #include "torch/model/moved_tensor.h"
 
-#include <fmt/format.h>
-
-#include "comm/group_state.h"
 #include "torch/model/layout.h"
 #include "tutti/tensors.h"
 
@@ -15,15 +12,13 @@ MovedTensor::MovedTensor(const Group& group, const torch::Tensor& tensor,
   if (tensor.is_cpu()) return;
   require_dense(tensor);
   static_cast<void>(dtype_of(tensor));
-  const auto& job = group.state()->job();
-  device_.emplace(tensor.device(), options.deadline.value_or(job.options().deadline),
-                  fmt::format("rank {}", job.identity().rank));
+  device_.emplace(group, tensor.device(), options.deadline);
   host_ = device_->host_like(tensor);
 }
 
 View MovedTensor::values() {
   if (!device_) return view_of(tensor_);
-  device_->copy_out(tensor_, host_);
+  device_->copy(tensor_, host_);
   device_->wait(device_->mark(), [] { return std::string("the tensor of a collective"); });
   return view_of(host_);
 }
@@ -35,7 +30,7 @@ void MovedTensor::give() {
     if (!tensor_.is_inference()) tensor_.unsafeGetTensorImpl()->bump_version();
     return;
   }
-  device_->copy_in(host_, tensor_);
+  device_->copy(host_, tensor_);
   device_->current_stream_waits(device_->mark());
 }
 

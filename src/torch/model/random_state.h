@@ -28,7 +28,7 @@ class RandomState {
   RandomState now() const;
   /// Puts the generators back to where they stood.
   void restore() const;
-  /// Of the CPU's default generator.
+  /// State of the CPU's default generator.
   const torch::Tensor& bytes() const { return states_.front().second; }
 
  private:

@@ -68,7 +68,7 @@ class KeptSamples {
 
 }  // namespace
 
-/// Of the samples of all members, in float64, on the CPU.
+/// Statistics of the samples of all members, in float64, on the CPU.
 struct SyncBatchNormImpl::Statistics {
   double count = 0;
   torch::Tensor mean;     ///< [C]
