@@ -14,12 +14,9 @@ torch::Tensor numbers(const Job& job, std::int64_t rows, c10::Device where) {
   return torch::randn({rows, 5}, generator).to(where);
 }
 
-std::string bytes_of(const std::vector<torch::Tensor>& tensors) {
+std::string joined(const std::vector<torch::Tensor>& tensors) {
   std::string bytes;
-  for (const auto& tensor : tensors) {
-    const auto host = tensor.detach().cpu().contiguous();
-    bytes.append(static_cast<const char*>(host.const_data_ptr()), host.nbytes());
-  }
+  for (const auto& tensor : tensors) bytes += bytes_of(tensor);
   return bytes;
 }
 
@@ -46,23 +43,10 @@ std::string moved(const Job& job, c10::Device where) {
   auto bytes = torch::arange(6, torch::kUInt8).to(where);
   all_reduce(group, bytes, Reduction::max);
   all.push_back(bytes);
-  return bytes_of(all);
+  return joined(all);
 }
 
-TEST(DeviceCollectives, HaveTheBytesOfTheCpu) {
-  for (const int size : {1, 2, 3}) {
-    const auto cpu = text_of_rank_0(size, [](const Job& job) { return moved(job, torch::kCPU); });
-    for (const auto held : kProfiles) {
-      const auto device = text_on_device_rank_0(size, held, [](const Job& job) {
-        const auto before = test_device::counters();
-        auto bytes = moved(job, local_device(job));
-        EXPECT_EQ(test_device::counters().unpinned, before.unpinned);
-        return bytes;
-      });
-      EXPECT_TRUE(device == cpu) << size;
-    }
-  }
-}
+TEST(DeviceCollectives, HaveTheBytesOfTheCpu) { expect_bytes_of_the_cpu(moved); }
 
 /// Results and gradients of all operations, of every worker.
 std::string differentiated(const Job& job, c10::Device where) {
@@ -91,7 +75,7 @@ std::string differentiated(const Job& job, c10::Device where) {
   run([&](const auto& x) { return ops::all_to_all(group, x, rows, rows); }, all_rows);
   run([&](const auto& x) { return ops::copy_to_group(group, x); }, 2);
   run([&](const auto& x) { return ops::reduce_from_group(group, x); }, 2);
-  const auto own = bytes_of(all);
+  const auto own = joined(all);
   std::vector<std::int64_t> counts(size);
   const auto count = static_cast<std::int64_t>(own.size());
   group.all_gather({&count, 1, DType::int64}, {counts.data(), job.size(), DType::int64});
@@ -105,15 +89,7 @@ std::string differentiated(const Job& job, c10::Device where) {
 }
 
 TEST(DeviceCollectives, AsOperationsHaveTheBytesOfTheCpuAndSoHaveGradients) {
-  for (const int size : {1, 2, 3}) {
-    const auto cpu =
-        text_of_rank_0(size, [](const Job& job) { return differentiated(job, torch::kCPU); });
-    for (const auto held : kProfiles) {
-      const auto device = text_on_device_rank_0(
-          size, held, [](const Job& job) { return differentiated(job, local_device(job)); });
-      EXPECT_TRUE(device == cpu) << size;
-    }
-  }
+  expect_bytes_of_the_cpu(differentiated);
 }
 
 // A device's thread runs backward: what the program's has started has to move meanwhile.

@@ -41,15 +41,11 @@ struct Numbers : nn::Module {
 template <class Model>
 std::string state_of(const Model& model) {
   std::string bytes;
-  const auto add = [&](const torch::Tensor& tensor) {
-    const auto host = tensor.defined() ? tensor.detach().cpu().contiguous() : torch::zeros({1});
-    bytes.append(static_cast<const char*>(host.const_data_ptr()), host.nbytes());
-  };
   for (const auto& parameter : model.parameters()) {
-    add(parameter);
-    add(parameter.grad());
+    bytes += bytes_of(parameter);
+    bytes += parameter.grad().defined() ? bytes_of(parameter.grad()) : "none";
   }
-  for (const auto& buffer : model.buffers()) add(buffer);
+  for (const auto& buffer : model.buffers()) bytes += bytes_of(buffer);
   return bytes;
 }
 
@@ -88,25 +84,8 @@ std::string trained(const Job& job, c10::Device where, const Run& run) {
 
 template <class Model>
 void expect_bytes_of_the_cpu(const Run& run) {
-  std::string of_one;
-  for (const int size : {1, 2, 3}) {
-    const auto cpu =
-        text_of_rank_0(size, [&](const Job& job) { return trained<Model>(job, torch::kCPU, run); });
-    for (const auto held : kProfiles) {
-      const auto device = text_on_device_rank_0(size, held, [&](const Job& job) {
-        const auto before = test_device::counters();
-        auto bytes = trained<Model>(job, local_device(job), run);
-        EXPECT_EQ(test_device::counters().unpinned, before.unpinned);
-        return bytes;
-      });
-      EXPECT_FALSE(device.empty());
-      EXPECT_TRUE(device == cpu) << size << " workers, profile " << static_cast<int>(held);
-    }
-    if (run.in_leaves && size == 1) of_one = cpu;
-    if (run.in_leaves) {
-      EXPECT_TRUE(cpu == of_one) << size;
-    }
-  }
+  test::expect_bytes_of_the_cpu(
+      [&](const Job& job, c10::Device where) { return trained<Model>(job, where, run); });
 }
 
 TEST(DeviceSteps, HaveTheBytesOfTheCpu) { expect_bytes_of_the_cpu<Numbers>({}); }
@@ -114,8 +93,17 @@ TEST(DeviceSteps, WithGradientsZeroedInPlaceToo) {
   expect_bytes_of_the_cpu<Numbers>({.drops_gradients = false});
 }
 TEST(DeviceSteps, OfUnequalSharesToo) { expect_bytes_of_the_cpu<Numbers>({.weighted = true}); }
-TEST(DeviceSteps, OfMicroBatchesToo) { expect_bytes_of_the_cpu<Numbers>({.in_leaves = true}); }
 TEST(DeviceSteps, OfModelsWithBuffersToo) { expect_bytes_of_the_cpu<Images>({}); }
+TEST(DeviceSteps, OfMicroBatchesToo) {
+  expect_bytes_of_the_cpu<Numbers>({.in_leaves = true});
+  const auto of = [](int size) {
+    return text_of_rank_0(size, [](const Job& job) {
+      return trained<Numbers>(job, torch::kCPU, {.in_leaves = true});
+    });
+  };
+  const auto of_one = of(1);
+  for (const int size : {2, 3}) EXPECT_TRUE(of(size) == of_one) << size;
+}
 
 /// In each step another part of the workers has a gradient, and the last step's sums may be late.
 std::string trained_by_turns(const Job& job, c10::Device where) {
@@ -136,19 +124,7 @@ std::string trained_by_turns(const Job& job, c10::Device where) {
   return state_of(model);
 }
 
-TEST(DeviceSteps, InWhichSomeHaveNoGradientToo) {
-  for (const int size : {2, 3}) {
-    const auto cpu =
-        text_of_rank_0(size, [](const Job& job) { return trained_by_turns(job, torch::kCPU); });
-    for (const auto held : kProfiles) {
-      EXPECT_TRUE(cpu == text_on_device_rank_0(size, held,
-                                               [](const Job& job) {
-                                                 return trained_by_turns(job, local_device(job));
-                                               }))
-          << size;
-    }
-  }
-}
+TEST(DeviceSteps, InWhichSomeHaveNoGradientToo) { test::expect_bytes_of_the_cpu(trained_by_turns); }
 
 /// Gradients that the program keeps, sets by hand, and changes before its update; a step that a
 /// worker gives up; parameters that are frozen for a while.
@@ -183,25 +159,12 @@ std::string trained_by_hand(const Job& job, c10::Device where) {
     sgd.step();
   }
   auto bytes = state_of(model);
-  for (const auto& gradient : kept) {
-    const auto host = gradient.cpu();
-    bytes.append(static_cast<const char*>(host.const_data_ptr()), host.nbytes());
-  }
+  for (const auto& gradient : kept) bytes += bytes_of(gradient);
   return bytes;
 }
 
 TEST(DeviceSteps, OfProgramsThatKeepAndChangeGradientsToo) {
-  for (const int size : {1, 2, 3}) {
-    const auto cpu =
-        text_of_rank_0(size, [](const Job& job) { return trained_by_hand(job, torch::kCPU); });
-    for (const auto held : kProfiles) {
-      EXPECT_TRUE(cpu == text_on_device_rank_0(size, held,
-                                               [](const Job& job) {
-                                                 return trained_by_hand(job, local_device(job));
-                                               }))
-          << size;
-    }
-  }
+  test::expect_bytes_of_the_cpu(trained_by_hand);
 }
 
 /// Types side by side, of a model that draws.
@@ -271,18 +234,7 @@ std::string normalised(const Job& job, c10::Device where) {
   return state_of(*model);
 }
 
-TEST(DeviceSteps, WithStatisticsOfAllSamplesToo) {
-  for (const int size : {1, 2, 3}) {
-    const auto cpu =
-        text_of_rank_0(size, [](const Job& job) { return normalised(job, torch::kCPU); });
-    for (const auto held : kProfiles) {
-      EXPECT_TRUE(
-          cpu == text_on_device_rank_0(
-                     size, held, [](const Job& job) { return normalised(job, local_device(job)); }))
-          << size;
-    }
-  }
-}
+TEST(DeviceSteps, WithStatisticsOfAllSamplesToo) { test::expect_bytes_of_the_cpu(normalised); }
 
 TEST(DeviceSteps, AreReportedWithWhatTheDeviceCosts) {
   on_device_workers(2, Held::kSideStreams, [](const Job& job) {

@@ -7,26 +7,14 @@
 
 #include <functional>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "device/test_device.h"
+#include "device/device_fixture.h"
 #include "torch/training.h"
 
 namespace tutti::test {
 
-inline constexpr test_device::Held kProfiles[] = {test_device::Held::kSideStreams,
-                                                  test_device::Held::kDefaultStreams};
-
-inline void on_device_workers(int size, test_device::Held held,
-                              const std::function<void(const Job&)>& body) {
-  on_workers(size, [&](const Job& job) {
-    test_device::register_device(2);
-    test_device::hold(held);
-    body(job);
-    test_device::synchronize();
-  });
-}
+using test_device::bytes_of;
+using test_device::kProfiles;
 
 inline std::string text_on_device_rank_0(int size, test_device::Held held,
                                          const std::function<std::string(const Job&)>& body) {
@@ -37,6 +25,34 @@ inline std::string text_on_device_rank_0(int size, test_device::Held held,
     test_device::synchronize();
     return text;
   });
+}
+
+inline void on_device_workers(int size, test_device::Held held,
+                              const std::function<void(const Job&)>& body) {
+  text_on_device_rank_0(size, held, [&](const Job& job) {
+    body(job);
+    return std::string();
+  });
+}
+
+/// What `program` returns on rank 0 is the same on the CPU and, in each profile, on devices, on 1,
+/// 2 and 3 workers. Nothing is copied from or to memory that is not pinned.
+inline void expect_bytes_of_the_cpu(
+    const std::function<std::string(const Job&, c10::Device where)>& program) {
+  for (const int size : {1, 2, 3}) {
+    const auto cpu =
+        text_of_rank_0(size, [&](const Job& job) { return program(job, torch::kCPU); });
+    EXPECT_FALSE(cpu.empty());
+    for (const auto held : kProfiles) {
+      const auto device = text_on_device_rank_0(size, held, [&](const Job& job) {
+        const auto before = test_device::counters();
+        auto bytes = program(job, local_device(job));
+        EXPECT_EQ(test_device::counters().unpinned, before.unpinned);
+        return bytes;
+      });
+      EXPECT_TRUE(device == cpu) << size << " workers, profile " << static_cast<int>(held);
+    }
+  }
 }
 
 }  // namespace tutti::test
