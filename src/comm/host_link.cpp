@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "base/scoped_flag.h"
 #include "comm/communicator.h"
 #include "comm/link/link_engine.h"
 #include "comm/local/group_lanes.h"
@@ -34,7 +35,8 @@ HostLink::HostLink(Communicator& group, Options options)
 HostLink::~HostLink() { drop(); }
 
 void HostLink::connect(const std::function<void()>& check) {
-  if (link_) return;
+  if (link_ || is_connecting_) return;
+  const ScopedFlag connecting(is_connecting_);
   const auto firsts = group_.first_of_hosts(check);
   if (!firsts) return;
   JobState& job = firsts->job();

@@ -41,7 +41,8 @@ class HostLink final : public HostChannel {
   HostLink(const HostLink&) = delete;
   HostLink& operator=(const HostLink&) = delete;
 
-  /// Nothing happens on members that are not the first of their hosts.
+  /// Nothing happens on members that are not the first of their hosts, nor where this thread is
+  /// connecting: other lanes that it takes further while it waits stay where they are.
   void connect() override { connect({}); }
   /// The same where `check` is asked besides whether the group has ended: see gather().
   void connect(const std::function<void()>& check);
@@ -70,6 +71,7 @@ class HostLink final : public HostChannel {
   int spread_ = 1;                   ///< lanes of the engine for each lane
   std::vector<std::uint64_t> sent_;  ///< messages so far, by lane and host
   std::vector<std::uint64_t> received_;
+  bool is_connecting_ = false;
   std::atomic<int> in_calls_{0};  ///< threads of the link that are in this object
   std::atomic<bool> has_failed_{false};
   std::mutex failure_mutex_;

@@ -248,5 +248,33 @@ TEST(HostLink, ThatIsMadeForWhatHasEndedIsNotWaitedFor) {
   }
 }
 
+/// While rank 0 makes the link for the second call it takes the first one further, which needs the
+/// link too. Rank 2 comes to it late, so that rank 0 has the time.
+TEST(HostLink, IsMadeOnceForTheCallsOfTwoLanes) {
+  auto options = two_hosts();
+  options.job.deadline = std::chrono::seconds(10);
+  std::atomic<int> started{0};
+  run_thread_ranks(
+      3,
+      [&](const Job& job) {
+        const Group group(job);
+        std::vector<float> first(20000, 1), second(20000, 2);
+        const auto view = [](std::vector<float>& values) {
+          return View{values.data(), static_cast<std::int64_t>(values.size()), DType::float32};
+        };
+        auto one = group.start().all_reduce(view(first), Reduction::sum);
+        auto two = group.start().all_reduce(view(second), Reduction::sum);
+        ++started;
+        while (started < 3) std::this_thread::yield();
+        // What the others have started comes to this host meanwhile, and nobody looks.
+        std::this_thread::sleep_for(std::chrono::milliseconds(job.rank() == 2 ? 600 : 100));
+        two.wait();
+        one.wait();
+        EXPECT_EQ(first.front(), 3);
+        EXPECT_EQ(second.back(), 6);
+      },
+      options);
+}
+
 }  // namespace
 }  // namespace tutti::test
