@@ -14,7 +14,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::array<Environment::Variable, 52> kVariables = {{
+constexpr std::array<Environment::Variable, 53> kVariables = {{
     {"TUTTI_RANK", "this worker, 0 to size-1; set by `tutti run`"},
     {"TUTTI_SIZE", "number of workers; set by `tutti run`"},
     {"TUTTI_RENDEZVOUS_FD", "inherited socket to the launcher; set by `tutti run`"},
@@ -52,6 +52,9 @@ constexpr std::array<Environment::Variable, 52> kVariables = {{
     {"MKL_ENABLE_INSTRUCTIONS", "most that MKL may use on Intel's processors"},
     {"ONEDNN_DEFAULT_FPMATH_MODE", "whether oneDNN may round float32 to fewer bits"},
     {"DNNL_DEFAULT_FPMATH_MODE", "an older name of ONEDNN_DEFAULT_FPMATH_MODE"},
+    {"CUBLAS_WORKSPACE_CONFIG",
+     "how cuBLAS and cuDNN compute the same bits in every run; set to :4096:8 by Job::join() where "
+     "no GPU has been used before"},
     {"RANK", "this worker; set by torchrun"},
     {"WORLD_SIZE", "number of workers; set by torchrun, and looked at together with RANK"},
     {"LOCAL_RANK", "this worker among those of its host; set by torchrun"},

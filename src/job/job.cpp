@@ -15,6 +15,7 @@
 #include "base/run_identity.h"
 #include "base/standard_output.h"
 #include "base/system.h"
+#include "environment/gpu_driver.h"
 #include "job/hosts/broker_hosts.h"
 #include "job/hosts/host_connections.h"
 #include "job/hosts/hub_settings.h"
@@ -267,6 +268,7 @@ Busy::~Busy() {
 Job Job::join(const JobOptions& options) {
   const Environment environment = Environment::read();
   set_log_level(environment.log_level);
+  set_cublas_workspace();
   require_all_or_none(environment);
   JobOptions used = options;
   if (environment.deadline && options.deadline == kTrainingDeadline)

@@ -11,6 +11,7 @@
 namespace tutti::command {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -124,6 +125,33 @@ TEST(Doctor, SaysWhatBitsDependOnHere) {
                                                         "machines without it are refused")));
   json = as_json(facts, judge(facts));
   EXPECT_EQ(json["library_settings"]["ATEN_CPU_CAPABILITY"], "default");
+}
+
+// promise: launcher#tutti-doctor
+TEST(Doctor, SaysWhatGpusNeed) {
+  auto facts = good_machine();
+  facts.gpu_driver.problem = "libcuda.so.1 of NVIDIA's driver is not there";
+  EXPECT_THAT(judge(facts).notes, IsEmpty());
+  facts.gpus_on_bus = 2;
+  EXPECT_THAT(judge(facts).notes,
+              ElementsAre(AllOf(HasSubstr("2 GPUs of NVIDIA's cannot be used: libcuda.so.1"),
+                                HasSubstr("nvidia-driver"))));
+  facts.gpu_driver = {13010, {{"NVIDIA H200", 132, 139 * kGiB, "GPU-12"}}, ""};
+  EXPECT_THAT(as_text(facts, judge(facts)),
+              HasSubstr("GPUs                NVIDIA H200 (139 GiB, 132 multiprocessors, GPU-12); "
+                        "the driver has CUDA 13.1\n"));
+  EXPECT_THAT(judge(facts).notes,
+              ElementsAre(AllOf(HasSubstr("of its libtorch (2.13.0)"),
+                                HasSubstr("LD_PRELOAD=…/torch/lib/libtorch_cuda.so"))));
+}
+
+TEST(Doctor, AsksTheDriverOfGpus) {
+  const auto run = run_command(
+      {"doctor", "--json"}, {.environment = {std::string("LD_PRELOAD=") + TUTTI_STAND_IN_DRIVER}});
+  EXPECT_EQ(run.status, 0);
+  const auto gpus = nlohmann::json::parse(run.out)["gpus"];
+  EXPECT_EQ(gpus["driver_cuda"], 13000);
+  EXPECT_EQ(gpus["visible"][0]["name"], "Stand-in 0");
 }
 
 TEST(Doctor, ReadsTheKernelsChoices) {

@@ -80,6 +80,13 @@ TEST_F(JoinFromEnvironment, alone_it_is_a_job_of_one_and_says_so) {
   EXPECT_NE(job.run_id(), second.run_id());
 }
 
+// promise: gpu#what-is-exact
+TEST_F(JoinFromEnvironment, cublas_is_told_to_be_deterministic_before_its_first_use) {
+  ::unsetenv("CUBLAS_WORKSPACE_CONFIG");
+  Job::join();
+  EXPECT_STREQ(::getenv("CUBLAS_WORKSPACE_CONFIG"), ":4096:8");
+}
+
 // promise: errors#deadlines, job.h#deadline
 TEST_F(JoinFromEnvironment, deadline_of_the_environment_takes_the_place_of_the_default) {
   set({{"TUTTI_DEADLINE", "2.5"}, {"TUTTI_LOG", "warn"}, {"TUTTI_THREADS", "3"}});

@@ -52,6 +52,35 @@ std::string links_text(const MachineFacts& facts) {
       facts.mpi.empty() ? "no mpi: " + facts.mpi_problem : fmt::format("mpi ({})", facts.mpi));
 }
 
+std::string gpus_text(const MachineFacts& facts) {
+  const auto& driver = facts.gpu_driver;
+  if (driver.gpus.empty()) {
+    return driver.problem.empty() ? "none of NVIDIA's" : fmt::format("none: {}", driver.problem);
+  }
+  std::vector<std::string> gpus;
+  for (const auto& gpu : driver.gpus) {
+    gpus.push_back(fmt::format("{} ({}, {} multiprocessors, {})", gpu.name, format_bytes(gpu.bytes),
+                               gpu.multiprocessors, gpu.uuid));
+  }
+  return fmt::format("{}; the driver has CUDA {}.{}", fmt::join(gpus, ", "), driver.cuda / 1000,
+                     driver.cuda % 1000 / 10);
+}
+
+nlohmann::json gpus_as_json(const MachineFacts& facts) {
+  using nlohmann::json;
+  auto gpus = json::array();
+  for (const auto& gpu : facts.gpu_driver.gpus) {
+    gpus.push_back({{"name", gpu.name},
+                    {"multiprocessors", gpu.multiprocessors},
+                    {"memory_bytes", gpu.bytes},
+                    {"uuid", gpu.uuid}});
+  }
+  return {{"on_bus", facts.gpus_on_bus},
+          {"driver_cuda", facts.gpu_driver.cuda},
+          {"problem", facts.gpu_driver.problem},
+          {"visible", std::move(gpus)}};
+}
+
 std::string works_text(const std::string& problem) {
   return problem.empty() ? "works" : "does not work: " + problem;
 }
@@ -85,6 +114,18 @@ Verdict judge(const MachineFacts& facts) {
     verdict.notes.push_back(
         fmt::format("{}: workers on machines without it are refused, or compute other bits alone",
                     libraries_text(facts)));
+  if (facts.gpu_driver.gpus.empty() && facts.gpus_on_bus > 0)
+    verdict.notes.push_back(fmt::format(
+        "{} GPU{} of NVIDIA's cannot be used: {}; Debian's package nvidia-driver has "
+        "the driver, and CUDA_VISIBLE_DEVICES may hide GPUs",
+        facts.gpus_on_bus, facts.gpus_on_bus == 1 ? "" : "s",
+        facts.gpu_driver.problem.empty() ? "none is visible" : facts.gpu_driver.problem));
+  if (!facts.gpu_driver.gpus.empty())
+    verdict.notes.push_back(fmt::format(
+        "a program trains on GPUs with libtorch's library for CUDA, of the version of its "
+        "libtorch{}: LD_PRELOAD=…/torch/lib/libtorch_cuda.so (pip install torch{} has it)",
+        facts.torch.empty() ? "" : " (" + facts.torch + ")",
+        facts.torch.empty() ? "" : "==" + facts.torch));
   if (facts.torch.empty())
     verdict.notes.push_back("this tutti was built without libtorch: core only, no DataParallel");
   return verdict;
@@ -113,6 +154,7 @@ std::string as_text(const MachineFacts& facts, const Verdict& verdict) {
   add("process handles", works_text(facts.life_line_problem));
   add("between workers", "shared memory of a host; TCP between hosts");
   add("links", links_text(facts));
+  add("GPUs", gpus_text(facts));
   text += "\n";
   for (const std::string& note : verdict.notes) text += "note: " + note + "\n";
   for (const std::string& problem : verdict.problems) text += "PROBLEM: " + problem + "\n";
@@ -160,6 +202,7 @@ nlohmann::json as_json(const MachineFacts& facts, const Verdict& verdict) {
        {{"gloo", facts.has_gloo},
         {"mpi", facts.mpi.empty() ? json(nullptr) : json(facts.mpi)},
         {"tcp", true}}},
+      {"gpus", gpus_as_json(facts)},
       {"notes", verdict.notes},
       {"problems", verdict.problems},
       {"can_train", verdict.problems.empty()},

@@ -96,6 +96,8 @@ MachineFacts gather_facts(System& system) {
   facts.simd = simd_target();
   facts.processor = read_processor();
   facts.libraries = Environment::read().libraries;
+  facts.gpu_driver = read_gpu_driver();
+  facts.gpus_on_bus = gpus_on_bus();
   facts.sealed_memory_problem = try_sealed_memory(system);
   facts.life_line_problem = try_life_line(system);
   return facts;

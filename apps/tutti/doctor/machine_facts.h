@@ -8,6 +8,7 @@
 
 #include "base/cpu_level.h"
 #include "base/system.h"
+#include "environment/gpu_driver.h"
 
 namespace tutti::command {
 
@@ -30,6 +31,8 @@ struct MachineFacts {
   bool has_gloo = false;              ///< this build has the link over Gloo
   std::string mpi;                    ///< "Open MPI v4.1.4"; empty: mpi_problem tells why not
   std::string mpi_problem;
+  GpuDriver gpu_driver;
+  int gpus_on_bus = 0;  ///< of NVIDIA's, with a driver or without
 };
 
 MachineFacts gather_facts(System& system);
