@@ -83,6 +83,10 @@ struct DataParallelOptions {
   /// in texts: a program that resumes from files of its own gives report().step + 1 of where it
   /// stopped, in which dropped steps count. At least 1.
   std::int64_t first_step = 1;
+  /// Where the model is on a device (a GPU): while this object lives libtorch takes deterministic
+  /// algorithms in the whole process, and refuses an operator that has none by its name, so that a
+  /// step's gradients are the same bits in every run. False: flags stay as the program has them.
+  bool deterministic = true;
   /// The longest time that a sync waits; the job's deadline if absent.
   std::optional<std::chrono::milliseconds> deadline = {};
 };

@@ -5,6 +5,7 @@
 #include "comm/group_state.h"
 #include "torch/data_parallel/data_parallel_settings.h"
 #include "torch/data_parallel/data_parallel_state.h"
+#include "torch/device/device_arithmetic.h"
 #include "torch/model/gradient_hooks.h"
 #include "torch/model/weighted_mean.h"
 #include "torch/split/noted_rows.h"
@@ -41,6 +42,7 @@ void require_free(const WrappedModel& model, const SplitLayers& layers, const st
 void require_offered(const WrappedModel& model, const SplitLayers& layers,
                      const DataParallelOptions& options) {
   if (model.device().is_cpu()) return;
+  if (options.deterministic) require_deterministic(model.device(), options.name);
   const auto refuse = [&](std::string_view what) {
     throw Unsupported(
         fmt::format("\"{}\" is on {}, where {} not offered: train it on the CPU, or "

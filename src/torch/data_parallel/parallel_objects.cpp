@@ -21,6 +21,7 @@ ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
     : group(own_group), model(std::move(own_model)), options(own_options) {
   pin_threads(*group.state());
   if (!model.device().is_cpu()) {
+    if (options.deterministic) deterministic = std::make_unique<DeterministicAlgorithms>();
     host = std::make_unique<HostCopies>(model, group, options.deadline, options.name);
   }
   memory = host ? host->memory() : model.memory();
@@ -41,6 +42,7 @@ ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
                                        exchange->plan().parameters()[p].spec.dtype};
                                  }});
   }
+  if (host) tell_of_shared_devices(group, model.device());
   exchange->leaves().first_look().start();
   dense = std::make_unique<DenseGradients>(*exchange);
   rows = std::make_unique<RowGradients>(*exchange);

@@ -20,6 +20,7 @@
 #include "torch/data_parallel/placed_parameters.h"
 #include "torch/data_parallel/split_gradients.h"
 #include "torch/data_parallel/step_weights.h"
+#include "torch/device/device_arithmetic.h"
 #include "torch/model/random_state.h"
 #include "torch/model/wrapped_model.h"
 #include "tutti/data_parallel.h"
@@ -40,8 +41,9 @@ struct ParallelObjects {
   Group group;
   WrappedModel model;
   DataParallelOptions options;
-  std::unique_ptr<HostCopies> host;  ///< null where the model is on the CPU
-  ModelMemory memory;                ///< the model's, or that of these copies
+  std::unique_ptr<DeterministicAlgorithms> deterministic;  ///< null on the CPU, or if not asked for
+  std::unique_ptr<HostCopies> host;                        ///< null where the model is on the CPU
+  ModelMemory memory;                                      ///< the model's, or that of these copies
   RandomStateMark generator;
   std::unique_ptr<StepExchange> exchange;
   std::unique_ptr<CodedGradients> coded;  ///< null without a codec

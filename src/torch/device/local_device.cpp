@@ -1,11 +1,8 @@
 #include "tutti/local_device.h"
 
 #include <ATen/DeviceAccelerator.h>
-#include <fmt/format.h>
-
 #include <algorithm>
 
-#include "base/log_line.h"
 #include "job/job_state.h"
 #include "tutti/error.h"
 
@@ -22,10 +19,6 @@ torch::Device local_device(const Job& job) {
   }
   const auto ranks = job.state()->hosts().neighbours(job.rank()).ranks();
   const auto number = std::ranges::find(ranks, job.rank()) - ranks.begin();
-  if (number == 0 && static_cast<int>(ranks.size()) > count) {
-    log_info(fmt::format("{} workers of this host share {} device{}", ranks.size(), count,
-                         count == 1 ? "" : "s"));
-  }
   return {*type, static_cast<c10::DeviceIndex>(number % count)};
 }
 

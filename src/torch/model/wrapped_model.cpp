@@ -1,4 +1,5 @@
 #include "torch/model/wrapped_model.h"
+#include "torch/device/device_arithmetic.h"
 
 #include <fmt/format.h>
 
@@ -200,8 +201,10 @@ Plan WrappedModel::plan(const std::vector<std::pair<std::string, std::string>>& 
         settings, [&name = name](const auto& setting) { return setting.first == name; });
     if (!is_there) all.emplace_back(name, value);
   }
-  all.emplace_back("device", c10::DeviceTypeName(device_.type(), /*lower_case=*/true));
-  return {std::move(parameters), std::move(buffers), all, remedies_of_facts()};
+  for (auto& fact : device_facts(device_)) all.push_back(std::move(fact));
+  auto remedies = remedies_of_facts();
+  remedies.merge(remedies_of_device_facts());
+  return {std::move(parameters), std::move(buffers), all, remedies};
 }
 
 ModelMemory WrappedModel::memory() const {
