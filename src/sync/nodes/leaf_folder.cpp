@@ -103,12 +103,12 @@ void LeafFolder::write(std::size_t parameter, const void* gradient, bool last, b
   finished_[parameter] = last;
   if (weight_ == 0) return;
   const auto& entry = plan_.parameters()[parameter];
-  // A tensor without an element may have no address.
-  if (entry.spec.count == 0) gradient = place(parameter, 0);
+  // Where there is nothing to hold, there may be no address.
+  if (entry.node_count() == 0) gradient = place(parameter, 0);
   auto& slot = board_.slot_table(static_cast<int>(nodes_.size()))[parameter];
   if (slot != kAbsent) {
     add_scaled(place(parameter, slot), entry.node_type, gradient, entry.spec.dtype,
-               entry.spec.count, weight_, largest_);
+               entry.node_count(), weight_, largest_);
     if (last) merge(parameter, {std::exchange(slot, kAbsent), nullptr, weight_}, chain_);
   } else if (last && chain_ > 0) {
     merge(parameter, {kAbsent, gradient, weight_, may_stay}, chain_);
@@ -118,7 +118,7 @@ void LeafFolder::write(std::size_t parameter, const void* gradient, bool last, b
       board_.weights(static_cast<int>(nodes_.size()))[parameter] = weight_;
     }
     scale_into(place(parameter, slot), entry.node_type, gradient, entry.spec.dtype,
-               entry.spec.count, weight_, largest_);
+               entry.node_count(), weight_, largest_);
   }
   note_magnitude(parameter);
 }
@@ -188,7 +188,7 @@ void LeafFolder::merge(std::size_t parameter, Moving moving, std::size_t chain) 
         slot == kAbsent || !options_.per_parameter_weights ? 0.0 : board_.weights(left)[parameter];
     if (slot != kAbsent && moving.hot != nullptr) {
       add_scaled(place(parameter, slot), entry.node_type, moving.hot, entry.spec.dtype,
-                 entry.spec.count, moving.weight, largest_);
+                 entry.node_count(), moving.weight, largest_);
       moving = {slot, nullptr, weight + moving.weight};
     } else if (slot != kAbsent && !absent) {
       moving = {add_nodes(parameter, slot, moving.slot), nullptr, weight + moving.weight};
@@ -197,7 +197,7 @@ void LeafFolder::merge(std::size_t parameter, Moving moving, std::size_t chain) 
     } else if (moving.hot != nullptr) {
       const auto taken = take_slot(parameter, moving.may_stay ? moving.hot : nullptr);
       scale_into(place(parameter, taken), entry.node_type, moving.hot, entry.spec.dtype,
-                 entry.spec.count, moving.weight, largest_);
+                 entry.node_count(), moving.weight, largest_);
       moving = {taken, nullptr, moving.weight};
     }
     slot = kAbsent;
@@ -213,7 +213,7 @@ std::uint8_t LeafFolder::add_nodes(std::size_t parameter, std::uint8_t left, std
   const auto give_back = [&](std::uint8_t slot) { free_[parameter] |= std::uint64_t{1} << slot; };
   if (!entry.row_sparse()) {
     add_scaled(place(parameter, left), entry.node_type, place(parameter, right), entry.node_type,
-               entry.spec.count, 1.0);
+               entry.node_count(), 1.0);
     give_back(right);
     return left;
   }

@@ -64,7 +64,7 @@ Plan::Plan(std::vector<TensorSpec> parameters, std::vector<TensorSpec> buffers,
   for (auto& spec : parameters) {
     PlanEntry entry{};
     entry.node_type = is_narrow(spec.dtype) ? DType::float32 : spec.dtype;
-    const auto count = static_cast<std::size_t>(spec.count);
+    const auto count = static_cast<std::size_t>(spec.is_summed_elsewhere ? 0 : spec.count);
     entry.node_bytes = round_up(count * size_of(entry.node_type), kAlignment);
     entry.result_bytes = round_up(count * size_of(spec.dtype), kAlignment);
     lines_.push_back(line_of("parameter", spec));

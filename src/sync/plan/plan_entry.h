@@ -25,6 +25,9 @@ struct TensorSpec {
   bool row_sparse = false;
   /// Each logical worker has its own: nothing is added up over all of them (replica_update.h).
   bool is_per_replica = false;
+  /// Its gradients are added up by others than the exchange, which is told of each that there is
+  /// one: it holds and sends none.
+  bool is_summed_elsewhere = false;
   /// The logical worker that alone updates it; −1: all workers share that.
   std::int64_t owner = -1;
 };
@@ -40,10 +43,14 @@ struct PlanEntry {
   std::size_t result_bytes;   ///< padded to 64
 
   bool row_sparse() const { return spec.row_sparse; }
-  /// Its gradient is an array that is averaged over all shards.
-  bool is_reduced() const { return !spec.row_sparse && !spec.is_per_replica; }
+  /// Its gradient is an array that the exchange averages over all shards.
+  bool is_reduced() const {
+    return !spec.row_sparse && !spec.is_per_replica && !spec.is_summed_elsewhere;
+  }
   /// is_reduced(), and all workers share the work, codecs included.
   bool is_partitioned() const { return is_reduced() && spec.owner < 0; }
+  /// Elements of the gradient that a node holds.
+  std::int64_t node_count() const { return spec.is_summed_elsewhere ? 0 : spec.count; }
   std::int64_t rows() const { return spec.shape.empty() ? 0 : spec.shape[0]; }
   std::int64_t row_elements() const { return rows() == 0 ? 0 : spec.count / rows(); }
 };

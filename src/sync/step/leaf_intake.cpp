@@ -91,6 +91,12 @@ void LeafIntake::write(std::size_t parameter, const void* gradient, bool last, b
   buckets_.note_write(parameter, last);
 }
 
+void LeafIntake::note(std::size_t parameter, bool last) {
+  protocol_.job().require_own();
+  nodes_.leaves().write(parameter, nullptr, last);
+  buckets_.note_write(parameter, last);
+}
+
 void LeafIntake::write(std::size_t parameter, const RowEntries& entries, bool last) {
   protocol_.job().require_own();
   const auto& entry = nodes_.plan().parameters()[parameter];

@@ -32,7 +32,9 @@ class LeafIntake {
   void begin_leaf(double weight);
   /// See LeafFolder::write. In a step of one backward, `last` is what lets a bucket leave.
   void write(std::size_t parameter, const void* gradient, bool last, bool may_stay = false);
-  /// The same for a row-sparse parameter.
+  /// There is a gradient of a parameter whose gradients are summed elsewhere.
+  void note(std::size_t parameter, bool last);
+  /// The same as the first for a row-sparse parameter.
   void write(std::size_t parameter, const RowEntries& entries, bool last);
   /// See LeafFolder::lend; while a step is open.
   std::unique_ptr<SlotLoan> lend(std::size_t parameter) { return nodes_.leaves().lend(parameter); }

@@ -182,7 +182,8 @@ void WrappedModel::require_on_cpu() const {
       what("parameter", name(0)), device_.str(), owner_));
 }
 
-Plan WrappedModel::plan(const std::vector<std::pair<std::string, std::string>>& settings) const {
+Plan WrappedModel::plan(const std::vector<std::pair<std::string, std::string>>& settings,
+                        bool is_summed_elsewhere) const {
   std::vector<TensorSpec> parameters;
   std::vector<TensorSpec> buffers;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
@@ -190,6 +191,7 @@ Plan WrappedModel::plan(const std::vector<std::pair<std::string, std::string>>& 
     parameters.back().row_sparse = row_sparse(p);
     parameters.back().is_per_replica = is_per_replica(p);
     parameters.back().owner = owner(p);
+    parameters.back().is_summed_elsewhere = is_summed_elsewhere;
   }
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     buffers.push_back(buffer_spec(buffers_[b].first, buffers_[b].second));

@@ -59,7 +59,9 @@ class WrappedModel {
   bool is_per_replica_buffer(std::size_t buffer) const { return roles_.replica_buffers[buffer]; }
 
   /// The model, these settings, and what bits depend on besides (arithmetic.h).
-  Plan plan(const std::vector<std::pair<std::string, std::string>>& settings) const;
+  /// `is_summed_elsewhere`: as TensorSpec has it, of all parameters.
+  Plan plan(const std::vector<std::pair<std::string, std::string>>& settings,
+            bool is_summed_elsewhere = false) const;
   ModelMemory memory() const;
 
   /// InvalidArgument where a parameter lies in memory of another one, or of a buffer: once they are

@@ -39,6 +39,21 @@ TEST(Plan, ParametersStartOnCacheLinesInRegistrationOrder) {
   EXPECT_EQ(plan.arena_bytes(3), plan.base_bytes() + 2 * plan.slot_bytes());
 }
 
+TEST(Plan, HasNoPlaceForGradientsThatOthersAddUp) {
+  auto narrow = spec("b", 17, DType::bfloat16);
+  auto wide = spec("a", 5000);
+  narrow.is_summed_elsewhere = wide.is_summed_elsewhere = true;
+  const Plan plan({wide, narrow}, {spec("buffer", 5, DType::uint8)});
+  for (const auto& entry : plan.parameters()) {
+    EXPECT_EQ(entry.node_count(), 0);
+    EXPECT_EQ(entry.node_bytes + entry.result_bytes, 0u);
+    EXPECT_FALSE(entry.is_reduced());
+    EXPECT_FALSE(entry.is_partitioned());
+  }
+  EXPECT_EQ(plan.slot_bytes(), 0u);
+  EXPECT_EQ(plan.bytes_of(0), 20000u);
+}
+
 TEST(Plan, TheHashSeesNamesShapesTypesOrderAndSettings) {
   const Plan plan({spec("a", 1), spec("b", 2)}, {}, {{"threads", "1"}});
   const std::vector<Plan> others = {
