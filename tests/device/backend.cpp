@@ -5,12 +5,15 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <array>
 #include <atomic>
+#include <functional>
 #include <utility>
 #include <vector>
 
 #include "device/launch.h"
 #include "device/memory.h"
+#include "device/native_stream.h"
 #include "device/streams.h"
 #include "device/test_device.h"
 
@@ -24,6 +27,20 @@ using c10::Stream;
 thread_local DeviceIndex current_device = 0;
 
 DeviceIndex index_of(Device device) { return device.has_index() ? device.index() : current_device; }
+
+/// One for each stream, which lives as long as the process.
+NativeStream* native_stream_of(const Stream& stream) {
+  static std::array<NativeStream, kMostDevices * kStreamsPerDevice> all;
+  auto& one =
+      all.at(static_cast<std::size_t>(stream.device_index() * kStreamsPerDevice + stream.id()));
+  one = {stream.device_index(), static_cast<int>(stream.id()),
+         [](const NativeStream& to, std::function<bool()> work) {
+           const Device device(kType, static_cast<DeviceIndex>(to.device));
+           Streams::all().push_shared(Stream(Stream::UNSAFE, device, to.id), std::move(work));
+         },
+         kernel_address};
+  return &one;
+}
 
 class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
@@ -49,6 +66,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   Stream getNewStream(Device device, int) const override {
     return getStreamFromGlobalPool(device, false);
   }
+  // Versions of libtorch before 2.13 may not know it.
+  void* getStreamNativeHandle(const Stream stream) const { return native_stream_of(stream); }
   Stream exchangeStream(Stream stream) const override { return exchange_stream(stream); }
   bool queryStream(const Stream& stream) const override {
     return Streams::all().query(Streams::all().end_of(stream));

@@ -3,12 +3,16 @@
 #include <c10/util/Exception.h>
 
 #include <array>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 namespace tutti::test_device {
 namespace {
 
 constexpr int kQueriesInVain = 2;
+constexpr std::chrono::milliseconds kRound{1};
+constexpr int kMostRounds = 30'000;
 
 thread_local std::array<c10::StreamId, kMostDevices> current_streams{};
 
@@ -39,6 +43,12 @@ void Streams::push(const c10::Stream& stream, std::function<void()> work) {
   run_free();
 }
 
+void Streams::push_shared(const c10::Stream& stream, std::function<bool()> work) {
+  const std::lock_guard lock(mutex_);
+  queues_.at(index_of(stream)).waiting.push_back({std::nullopt, nullptr, std::move(work)});
+  run_free();
+}
+
 Place Streams::end_of(const c10::Stream& stream) {
   const std::lock_guard lock(mutex_);
   const auto& queue = queues_.at(index_of(stream));
@@ -65,9 +75,16 @@ bool Streams::query(const Place& place) {
 }
 
 void Streams::synchronize(const Place& place) {
-  const std::lock_guard lock(mutex_);
-  run_until(place);
-  throw_fault();
+  for (int round = 0;; ++round) {
+    {
+      const std::lock_guard lock(mutex_);
+      const bool is_there = run_until(place);
+      throw_fault();
+      if (is_there) return;
+    }
+    TORCH_CHECK(round < kMostRounds, "other processes have not come");
+    std::this_thread::sleep_for(kRound);
+  }
 }
 
 void Streams::synchronize_device(int device) {
@@ -94,10 +111,11 @@ bool Streams::is_held(const Queue& queue) const {
   return queue.is_default == (held_ == Held::kDefaultStreams);
 }
 
-bool Streams::is_ready(const Queue& queue) const {
+bool Streams::is_ready(const Queue& queue) {
   if (queue.waiting.empty()) return false;
-  const auto& awaits = queue.waiting.front().awaits;
-  return !awaits || has_passed(*awaits);
+  const auto& work = queue.waiting.front();
+  if (work.attempt) return work.attempt();
+  return !work.awaits || has_passed(*work.awaits);
 }
 
 void Streams::run_front(Queue& queue) {
@@ -132,7 +150,7 @@ void Streams::run_free() {
 }
 
 /// What a place waits for was pushed before it: this comes to an end.
-void Streams::run_until(const Place& place) {
+bool Streams::run_until(const Place& place) {
   std::vector<Place> wanted{place};
   while (!wanted.empty()) {
     if (has_passed(wanted.back())) {
@@ -141,12 +159,14 @@ void Streams::run_until(const Place& place) {
     }
     auto& queue = queues_.at(wanted.back().stream);
     if (!is_ready(queue)) {
+      if (queue.waiting.front().attempt) return false;
       wanted.push_back(*queue.waiting.front().awaits);
       continue;
     }
     run_front(queue);
     run_free();
   }
+  return true;
 }
 
 void Streams::throw_fault() const {

@@ -43,12 +43,15 @@ class Streams {
   void hold(Held held);
 
   void push(const c10::Stream& stream, std::function<void()> work);
+  /// Of work that is called until it returns true: it needs other processes.
+  void push_shared(const c10::Stream& stream, std::function<bool()> work);
   Place end_of(const c10::Stream& stream);
   /// What is pushed to `stream` from now on runs after `place` has been passed. Runs nothing.
   void order_after(const c10::Stream& stream, const Place& place);
   bool passed(const Place& place);
 
-  /// Whether it has been passed. It has by the third call at the latest.
+  /// Whether it has been passed. It has by the third call at the latest, unless other processes
+  /// are missing.
   bool query(const Place& place);
   /// Runs what leads to it, on other streams as well, and throws what has failed on the device.
   void synchronize(const Place& place);
@@ -61,6 +64,7 @@ class Streams {
   struct Work {
     std::optional<Place> awaits;  ///< passed first
     std::function<void()> run;
+    std::function<bool()> attempt = nullptr;  ///< until it is true
   };
   struct Queue {
     bool is_default = false;
@@ -72,10 +76,11 @@ class Streams {
   static std::size_t index_of(const c10::Stream& stream);
   bool has_passed(const Place& place) const;
   bool is_held(const Queue& queue) const;
-  bool is_ready(const Queue& queue) const;
+  bool is_ready(const Queue& queue);
   void run_front(Queue& queue);
   void run_free();
-  void run_until(const Place& place);
+  /// False: other processes are missing.
+  bool run_until(const Place& place);
   void throw_fault() const;
 
   std::mutex mutex_;
