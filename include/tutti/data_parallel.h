@@ -36,6 +36,7 @@
 #include "tutti/job.h"
 #include "tutti/share.h"
 #include "tutti/step_report.h"
+#include "tutti/sum_engine.h"
 #include "tutti/traffic.h"
 
 namespace tutti {
@@ -55,9 +56,21 @@ enum class OutOfData {
   stop_all,     ///< the step in which the first one calls join() is the last; stopped() turns true
 };
 
+/// How gradients are added up.
+enum class Sum {
+  exact,  ///< along the canonical tree: the same bits on any number of workers
+  /// By an engine, in its own order: not exact over the number of workers. docs/gpu.md#which-sum
+  fast,
+};
+
 struct DataParallelOptions {
   std::string name = "model";  ///< in errors and logs
   Divide divide = Divide::by_weight;
+  /// Sum::fast refuses codecs, placement, row-sparse gradients and split layers (Unsupported).
+  Sum sum = Sum::exact;
+  /// What adds up with Sum::fast, for this group and for nobody else. Without one NCCL does for a
+  /// model on CUDA (nccl_engine()); elsewhere that is InvalidArgument.
+  std::shared_ptr<SumEngine> engine = {};
   Buffers buffers = Buffers::every_step;
   OutOfData out_of_data = OutOfData::participate;
   /// Elements. Gradients of at most so many join a bucket until it has more, larger ones leave

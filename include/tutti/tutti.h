@@ -43,6 +43,7 @@
 #include "tutti/split_module.h"
 #include "tutti/split_tensors.h"
 #include "tutti/step_report.h"
+#include "tutti/sum_engine.h"
 #include "tutti/sync_batch_norm.h"
 #include "tutti/tensors.h"
 #include "tutti/torch_optimizer.h"

@@ -36,6 +36,29 @@ void require_free(const WrappedModel& model, const SplitLayers& layers, const st
   }
 }
 
+/// What engines do not add up.
+void require_fast(const WrappedModel& model, const SplitLayers& layers,
+                  const DataParallelOptions& options) {
+  if (options.sum != Sum::fast) return;
+  const auto refuse = [&](const std::string& what) {
+    throw Unsupported(
+        fmt::format("Sum::fast of \"{}\" takes dense gradients alone: {}; ask for "
+                    "Sum::exact, or train without",
+                    options.name, what));
+  };
+  if (options.compression.codec) refuse("it has a codec");
+  if (!layers.parameters.empty()) refuse("it has split layers");
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    if (model.row_sparse(p)) refuse(fmt::format("\"{}\" is row-sparse", model.name(p)));
+    if (model.owner(p) >= 0) refuse(fmt::format("\"{}\" has an owner", model.name(p)));
+  }
+  if (options.engine || model.device().is_cuda()) return;
+  throw InvalidArgument(
+      fmt::format("Sum::fast of \"{}\", which is on {}, needs an engine: "
+                  "{{.engine = tutti::c10d_engine(backend)}}",
+                  options.name, model.device().str()));
+}
+
 }  // namespace
 
 /// What is not offered for a model on a device yet.
@@ -66,6 +89,7 @@ void DataParallel::start(const std::function<Group()>& group_of, int workers, Wr
   require_owners(model, workers);
   require_free(model, layers, options.name);
   require_offered(model, layers, options);
+  require_fast(model, layers, options);
   const Group group = group_of();
   require_whole(model, group, "DataParallel");
   state_ = std::make_shared<DataParallelState>(group, std::move(model), std::move(layers), options);

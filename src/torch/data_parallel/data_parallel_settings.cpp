@@ -22,6 +22,11 @@ std::string_view name_of(Buffers buffers) {
   return "";
 }
 
+std::string text_of_sum(const DataParallelOptions& options) {
+  if (options.sum == Sum::exact) return "exact";
+  return "fast, by " + (options.engine ? options.engine->name() : "nccl");
+}
+
 }  // namespace
 
 Settings settings_of(const DataParallelOptions& options) {
@@ -32,6 +37,7 @@ Settings settings_of(const DataParallelOptions& options) {
       {"instruction set", instruction_set()},
       {"intra-op threads", std::to_string(at::get_num_threads())},
       {"divide", std::string(name_of(options.divide))},
+      {"sum", text_of_sum(options)},
       {"buffers", std::string(name_of(options.buffers))},
       {"out_of_data", options.out_of_data == OutOfData::participate ? "participate" : "stop all"},
       {"fusion", std::to_string(options.fusion)},
@@ -45,6 +51,9 @@ Settings settings_of(const DataParallelOptions& options) {
 void require_options(const DataParallelOptions& options) {
   if (options.fusion < 1 || options.first_fusion < 1) {
     throw InvalidArgument("fusion and first_fusion must be at least 1");
+  }
+  if (options.engine && options.sum != Sum::fast) {
+    throw InvalidArgument("an engine is given, which adds up gradients with Sum::fast alone");
   }
   validate(options.compression);
   require_first_step(options.first_step);

@@ -30,7 +30,8 @@ ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
   // Before anything is sent: a layer that is another's already is refused.
   split = std::make_unique<SplitGradients>(std::move(layers), options.name);
   settings.emplace_back("modules", std::to_string(exchange_options.modules));
-  exchange = std::make_unique<StepExchange>(group, model.plan(settings), exchange_options);
+  const bool is_fast = options.sum == Sum::fast;
+  exchange = std::make_unique<StepExchange>(group, model.plan(settings, is_fast), exchange_options);
   if (options.compression.codec) {
     coded = std::make_unique<CodedGradients>(
         *exchange, CodingOptions{.compression = options.compression,
@@ -48,13 +49,18 @@ ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
   rows = std::make_unique<RowGradients>(*exchange);
   if (coded) sources.push_back(coded.get());
   sources.insert(sources.end(), {dense.get(), rows.get()});
+  if (is_fast) {
+    auto engine = options.engine ? options.engine : nccl_engine(group, model.device());
+    fast = std::make_unique<FastGradients>(model, *exchange, std::move(engine));
+  }
   placed = std::make_unique<PlacedParameters>(model, *exchange, *rows);
   exchange->protocol().number_next(options.first_step);
   warn_of_unmatched(model, options.name, group);
   send_from_first_rank(group, model.parameters(), options.deadline);
   send_from_first_rank(group, model.buffers(), options.deadline);
   weights = std::make_unique<StepWeights>(exchange->protocol());
-  gradients = std::make_unique<ParameterGradients>(model, *exchange, sources, host.get());
+  gradients =
+      std::make_unique<ParameterGradients>(model, *exchange, sources, host.get(), fast.get());
   list_step_parts();
   if (group.rank() != 0) return;
   log_info(
@@ -114,6 +120,7 @@ void ParallelObjects::list_step_parts() {
   step_parts.add<CommonBuffersStepPart>(*exchange, memory, model.buffers(), host.get());
   step_parts.add<SumsStepPart>(*exchange, coded.get());
   step_parts.add<SourcesStepPart>(sources);
+  if (fast) step_parts.add(*fast);
   step_parts.add<RowTensorsStepPart>(model, *exchange, *rows, *gradients);
   step_parts.add(*placed);
   step_parts.add(*gradients);

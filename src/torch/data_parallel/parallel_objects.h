@@ -23,6 +23,7 @@
 #include "torch/device/device_arithmetic.h"
 #include "torch/model/random_state.h"
 #include "torch/model/wrapped_model.h"
+#include "torch/sums/fast_gradients.h"
 #include "tutti/data_parallel.h"
 
 namespace tutti {
@@ -49,7 +50,8 @@ struct ParallelObjects {
   std::unique_ptr<CodedGradients> coded;  ///< null without a codec
   std::unique_ptr<DenseGradients> dense;
   std::unique_ptr<RowGradients> rows;
-  std::vector<GradientSource*> sources;  ///< these; traffic is reported in this order
+  std::unique_ptr<FastGradients> fast;   ///< null but with Sum::fast
+  std::vector<GradientSource*> sources;  ///< these but the last; traffic is reported in this order
   std::unique_ptr<PlacedParameters> placed;
   std::unique_ptr<StepWeights> weights;
   std::unique_ptr<ParameterGradients> gradients;

@@ -13,11 +13,12 @@ namespace tutti {
 
 ParameterGradients::ParameterGradients(const WrappedModel& model, StepExchange& exchange,
                                        const std::vector<GradientSource*>& sources,
-                                       HostCopies* host)
+                                       HostCopies* host, FastGradients* fast)
     : model_(model),
       exchange_(exchange),
       host_(host),
-      intake_(model, exchange, sources, nullptr, host),
+      fast_(fast),
+      intake_(model, exchange, sources, nullptr, fast == nullptr ? host : nullptr),
       tied_(model.parameters().size()),
       zero_versions_(model.parameters().size(), -1) {
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
@@ -31,7 +32,9 @@ ParameterGradients::ParameterGradients(const WrappedModel& model, StepExchange& 
 // ---- into the open step ----
 
 void ParameterGradients::write(std::size_t parameter, const torch::Tensor& value, bool last) {
-  intake_.write(parameter, intake_.laid_out(parameter, value), last, 1);
+  const auto gradient = intake_.laid_out(parameter, value);
+  if (fast_ != nullptr) return fast_->take(parameter, gradient.values(), last);
+  intake_.write(parameter, gradient, last, 1);
 }
 
 void ParameterGradients::take(std::size_t parameter, const torch::Tensor& value, bool last) {
@@ -78,7 +81,7 @@ bool ParameterGradients::holds_set_by_hand() const {
 
 torch::Tensor ParameterGradients::new_view(std::size_t parameter) const {
   const auto& like = model_.tensor(parameter);
-  if (host_ != nullptr) return torch::empty_like(like.detach());
+  if (views_own_memory()) return torch::empty_like(like.detach());
   return tensor_at(exchange_.nodes().result(parameter), like, like.scalar_type(),
                    exchange_.nodes().arena());
 }
@@ -109,7 +112,7 @@ void ParameterGradients::release(std::size_t parameter) {
   auto& grad = model_.tensor(parameter).mutable_grad();
   const bool is_grad = grad.defined() && is_view(parameter, grad);
   if (is_grad && is_cleared(parameter, grad)) return;
-  if (host_ != nullptr) {
+  if (views_own_memory()) {
     const auto kept = std::exchange(views_[parameter], new_view(parameter));
     zero_versions_[parameter] = -1;
     const torch::NoGradGuard no_grad;
@@ -174,6 +177,7 @@ void ParameterGradients::commit(StepFacts& step) {
       grad.reset();
     }
   }
+  if (fast_ != nullptr) fast_->hand_over();
   if (host_ == nullptr) return;
   auto& device = host_->device();
   device.current_stream_waits(device.mark());
@@ -185,6 +189,7 @@ void ParameterGradients::commit(StepFacts& step) {
 /// The sum is where param.grad shows it: on a device it is on its way there.
 void ParameterGradients::give(std::size_t parameter) {
   const auto& view = views_[parameter];
+  if (fast_ != nullptr) return fast_->give(parameter, view);
   if (host_ == nullptr) return view.unsafeGetTensorImpl()->bump_version();
   const auto& copy = host_->of_parameter(parameter);
   if (copy.nbytes() > 0)

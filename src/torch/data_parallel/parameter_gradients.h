@@ -17,15 +17,18 @@
 #include "sync/step/step_part.h"
 #include "torch/gradients/gradient_intake.h"
 #include "torch/model/wrapped_model.h"
+#include "torch/sums/fast_gradients.h"
 
 namespace tutti {
 
 class ParameterGradients : public StepPart {
  public:
   /// Keeps references. The views keep the arena alive. `host` is null where the model is on the
-  /// CPU; elsewhere the views are memory of the device, to which sums are copied.
+  /// CPU; elsewhere the views are memory of the device, to which sums are copied. `fast` is null
+  /// but where an engine adds gradients up: views are memory of their own then, too.
   ParameterGradients(const WrappedModel& model, StepExchange& exchange,
-                     const std::vector<GradientSource*>& sources, HostCopies* host = nullptr);
+                     const std::vector<GradientSource*>& sources, HostCopies* host = nullptr,
+                     FastGradients* fast = nullptr);
 
   // ---- into the open step ----
 
@@ -68,6 +71,8 @@ class ParameterGradients : public StepPart {
   void drop() noexcept override;
 
  private:
+  /// Whether views are no memory of the arena.
+  bool views_own_memory() const { return host_ != nullptr || fast_ != nullptr; }
   torch::Tensor new_view(std::size_t parameter) const;
   void give(std::size_t parameter);
   void write(std::size_t parameter, const torch::Tensor& value, bool last);
@@ -92,6 +97,7 @@ class ParameterGradients : public StepPart {
   const WrappedModel& model_;
   const StepExchange& exchange_;
   HostCopies* host_;
+  FastGradients* fast_;
   GradientIntake intake_;
   std::vector<torch::Tensor> views_;  ///< undefined for row-sparse parameters
   std::vector<torch::Tensor> rows_;   ///< of row-sparse parameters, until commit()

@@ -58,16 +58,24 @@ void TorchDevice::copy(const torch::Tensor& from, const torch::Tensor& to) {
               "a copy between {} and {} that is not of bytes", from.device().str(),
               to.device().str());
   costs_.bytes += from.nbytes();
+  queue([&] { to.detach().copy_(from.detach(), /*non_blocking=*/true); },
+        from.is_cpu() ? to : from);
+}
+
+void TorchDevice::queue(const std::function<void()>& work, const torch::Tensor& used) {
   guarded([&] {
     c10::Event queued(device_.type());
     queued.record(guard_.getStream(device_));
     side_.wait(queued);
     const torch::NoGradGuard no_grad;
     const c10::StreamGuard on(side_);
-    to.detach().copy_(from.detach(), /*non_blocking=*/true);
+    work();
   });
-  const auto& here = from.is_cpu() ? to : from;
-  guard_.recordDataPtrOnStream(here.storage().data_ptr(), side_);
+  if (used.defined()) guard_.recordDataPtrOnStream(used.storage().data_ptr(), side_);
+}
+
+void TorchDevice::comes_after(const DeviceMark& mark) {
+  guarded([&] { side_.wait(*mark); });
 }
 
 DeviceMark TorchDevice::mark() {

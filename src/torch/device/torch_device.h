@@ -51,6 +51,13 @@ class TorchDevice {
   /// once a mark after the copy has passed.
   void copy(const torch::Tensor& from, const torch::Tensor& to);
   DeviceMark mark();
+  /// Runs `work`, whose calls are then queued in the order of copies, beside the program. It may
+  /// free `used`, of the device or undefined, at once.
+  void queue(const std::function<void()>& work, const torch::Tensor& used);
+  /// What is queued here from now on comes after the mark, which is another object's.
+  void comes_after(const DeviceMark& mark);
+  /// On which copies run.
+  const c10::Stream& stream() const { return side_; }
 
   bool has_passed(const DeviceMark& mark) const;
   /// Returns when it has passed. `what` is asked for errors: "gradients of step 7".
