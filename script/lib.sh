@@ -1,4 +1,4 @@
-# Shared by demo, test, bench and .ci/run: finds or installs what Tutti is built with, and builds.
+# Shared by demo, test, bench, compat, gpu and .ci/run: finds or installs what Tutti is built with, and builds.
 #
 # Sourced, never run. Every function either succeeds or ends the script with a message that says
 # what to do. A second call finds everything in place and needs no network.
@@ -235,6 +235,72 @@ install_any_torch() {
   install_torch "$kTorchIndex" --index-url "$kTorchIndex" && return
   fail "no libtorch to be had; what pip said is in $kLocal/pip.log." \
     "Set TUTTI_LIBTORCH to the folder of a libtorch 2.x for CPUs."
+}
+
+# ------------------------------------------------------------------------ another version of libtorch
+
+# use_cpu_half FOLDER VERSION: leaves of the GPU build in FOLDER what cmake/TuttiCpuHalf.cmake takes. libtorch_cpu stands
+# on its own but for CUDA's run-time and profiling libraries, which need no GPU to be loaded.
+use_cpu_half() {
+  local folder=$1 version=$2 cuda suffix=''
+  cuda=$(sed -n "s/^cuda\b[^=]*= '\(.*\)'/\1/p" "$folder/torch/version.py")
+  [[ -n $cuda ]] || fail "torch $version in $folder is a build for neither CPUs nor CUDA"
+  ((${cuda%%.*} >= 13)) || suffix=-cu${cuda%%.*}
+  note "no CPU build of it is to be had: of its build for CUDA $cuda the half is used that needs no GPU"
+  quietly "$kLocal/pip.log" env PIP_USER=0 "${PIP[@]}" install --no-deps --no-compile \
+    --disable-pip-version-check --only-binary=:all: --target "$folder.cuda" \
+    "nvidia-cuda-runtime$suffix==$cuda.*" "nvidia-cuda-cupti$suffix==$cuda.*"
+  mv "$folder.cuda/nvidia" "$folder/nvidia"
+  rm -rf "$folder.cuda" "$folder"/torch/lib/lib{torch,c10_cuda,caffe2_nvrtc}.so \
+    "$folder"/torch/lib/libtorch_{cuda,cuda_linalg,nvshmem,python}.so
+}
+
+# install_version FOLDER VERSION: installs that torch into FOLDER, a CPU build where there is one.
+install_version() {
+  local folder=$1 version=$2
+  note "installing torch $version"
+  : >"$kLocal/pip.log"
+  if [[ $version == *+* ]]; then
+    install_wheel "$folder" "torch==$version" || fail "what pip said is in $kLocal/pip.log"
+  else
+    install_wheel "$folder" "torch==$version+cpu" ||
+      install_wheel "$folder" "torch==$version+cpu" --index-url "$kTorchIndex" ||
+      install_wheel "$folder" "torch==$version" || fail "what pip said is in $kLocal/pip.log"
+  fi
+}
+
+# lacks FOLDER VERSION: what a libtorch in FOLDER that cannot be used lacks.
+lacks() {
+  local own missing version=$2
+  own=$(sed -n "s/^__version__ = '\(.*\)'/\1/p" "$1/version.py")
+  [[ ${own%+*} == "${version%+*}" ]] || echo "its version is $own"
+  missing=$(ldd "$1/lib/libtorch_cpu.so" | awk '/not found/ {print $1}' | paste -sd ' ')
+  [[ -z $missing ]] || echo "libtorch_cpu.so needs $missing"
+  [[ -f $1/share/cmake/Torch/TorchConfig.cmake && -f $1/include/torch/csrc/api/include/torch/torch.h ]] ||
+    echo 'headers or CMake files are missing'
+}
+
+# The packages of the system, and a pip.
+need_pip() {
+  local -a packages=("${kBuildPackages[@]}")
+  find_pip || packages+=(python3-pip python3-venv)
+  need_packages "${packages[@]}"
+  find_pip || fail "Python's pip is needed to install another libtorch"
+}
+
+# set_up_version VERSION: sets TORCH to that version, installed into .tutti/compat-VERSION where it is not there yet.
+set_up_version() {
+  local version=$1 reason
+  local folder=$kLocal/compat-$version
+  if [[ ! -d $folder ]]; then # it appears when it is complete
+    install_version "$folder.new" "$version"
+    [[ ! -f $folder.new/torch/lib/libtorch_cuda.so ]] || use_cpu_half "$folder.new" "$version"
+    reason=$(lacks "$folder.new/torch" "$version" | paste -sd ';')
+    [[ -z $reason ]] || fail "the torch that pip has installed in $folder.new cannot be used: $reason"
+    mv "$folder.new" "$folder"
+  fi
+  TORCH=$folder/torch
+  note "libtorch: $TORCH ($(sed -n "s/^__version__ = '\(.*\)'/\1/p" "$TORCH/version.py"))"
 }
 
 # -------------------------------------------------------------------------------------------- build
