@@ -6,6 +6,7 @@
 //   build/bin/tutti run -n 2 build/bin/char_lm --text FILE --shards 8 --codec topk:0.01 --report
 //   build/bin/tutti run -n 2 build/bin/char_lm --text FILE --shards 8 --logical-workers 4
 //       --averaging local-sgd:8 --report
+//   build/bin/tutti run -n 2 build/bin/char_lm --text FILE --micro-batches 8 --device cuda
 //
 // A step is a fixed list of shards (or micro-batches), each drawn by (seed, step, index) alone.
 // Every worker computes a contiguous range of them and folds its gradients; one sync per step adds
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "char_lm_options.h"
+#include "device_option.h"
 #include "text.h"
 #include "tutti/tutti.h"
 
@@ -40,6 +42,8 @@ struct CharModelImpl : torch::nn::Module {
     return {output->forward(norm->forward(hidden)), next};
   }
 
+  torch::Device device() const { return output->weight.device(); }
+
   torch::nn::Embedding embedding;
   torch::nn::LSTM lstm;
   torch::nn::LayerNorm norm;
@@ -54,9 +58,9 @@ std::string generate(CharModel& model, const Text& text, const Options& options)
   auto code = text.draw(1, 0, random);
   torch::optional<CharModelImpl::State> state;
   for (std::int64_t i = 0; i < options.sample; ++i) {
-    auto [scores, next] = model->forward(code, state);
+    auto [scores, next] = model->forward(code.to(model->device()), state);
     state = next;
-    const auto chances = torch::softmax(scores.flatten() / 0.7, 0).to(torch::kFloat64);
+    const auto chances = torch::softmax(scores.cpu().flatten() / 0.7, 0).to(torch::kFloat64);
     std::discrete_distribution<std::int64_t> pick(chances.data_ptr<double>(),
                                                   chances.data_ptr<double>() + chances.numel());
     code = torch::full({1, 1}, pick(random), torch::kInt64);
@@ -72,7 +76,8 @@ struct Outcome {
   std::int64_t computed = 0;  ///< pieces of them that this worker computed
 };
 
-torch::Tensor loss_of(CharModel& model, const torch::Tensor& batch) {
+torch::Tensor loss_of(CharModel& model, const torch::Tensor& codes) {
+  const auto batch = codes.to(model->device());
   const auto length = batch.size(1) - 1;
   const auto scores = model->forward(batch.slice(1, 0, length)).first;
   return torch::nn::functional::cross_entropy(scores.flatten(0, 1),
@@ -245,6 +250,7 @@ void train(const Options& options) {
 
   torch::manual_seed(options.seed);
   CharModel model(text.alphabet_size(), options.hidden);
+  model->to(device_of(job, options.device));
   const bool is_apart = tutti::averaging_policy_of(options.averaging) != nullptr;
   const auto outcome = options.shards > 0 ? train_shards(job, model, text, options)
                        : is_apart         ? train_apart(job, model, text, options)

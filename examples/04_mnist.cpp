@@ -5,7 +5,7 @@
 //
 //   build/bin/plain_mnist FOLDER EPOCHS
 //   build/bin/tutti run -n 2 build/bin/mnist FOLDER EPOCHS
-//   build/bin/tutti run -n 2 build/bin/mnist_parallel FOLDER EPOCHS
+//   build/bin/tutti run -n 2 build/bin/mnist_parallel FOLDER EPOCHS [--device cuda]
 
 #include <torch/torch.h>
 
@@ -14,6 +14,7 @@
 #include <string>
 
 #include "idx_images.h"
+#include "mnist_arguments.h"
 #include "tutti/tutti.h"
 
 namespace {
@@ -45,18 +46,18 @@ auto normalized(const std::string& folder, const std::string& part) {
       .map(torch::data::transforms::Stack<>());
 }
 
-void run(const std::string& folder, int epochs) {
+void run(const Arguments& arguments) {
   const auto job = tutti::Job::join();
   torch::manual_seed(1);
   Net model;
-  auto train_set = normalized(folder, "train");
-  auto test_set = normalized(folder, "t10k");
+  auto train_set = normalized(arguments.folder, "train");
+  auto test_set = normalized(arguments.folder, "t10k");
   const auto test_size = static_cast<double>(test_set.size().value());
   tutti::ShardLoader train_loader(std::move(train_set), kTrainBatch / 4);
   tutti::ShardLoader test_loader(std::move(test_set), kTestBatch);
   tutti::Trainer trainer(job, model, tutti::Sgd{.lr = 0.01, .momentum = 0.5}, {.shards = 4});
 
-  for (int epoch = 1; epoch <= epochs; ++epoch) {
+  for (int epoch = 1; epoch <= arguments.epochs; ++epoch) {
     model.train();
     trainer.run_epoch(train_loader, [&](tutti::Shard& shard, auto& batch) {
       const auto scores = model.forward(batch.data);
@@ -73,7 +74,7 @@ void run(const std::string& folder, int epochs) {
       sums.sum("right", scores.argmax(1).eq(batch.target).sum().template item<double>());
     });
     if (job.rank() != 0) continue;
-    std::printf("epoch %d of %d: loss of the test %.4f, accuracy %.4f\n", epoch, epochs,
+    std::printf("epoch %d of %d: loss of the test %.4f, accuracy %.4f\n", epoch, arguments.epochs,
                 test["loss"] / test_size, test["right"] / test_size);
   }
   std::printf("parameters sha256 %s\n", tutti::parameters_sha256(model).c_str());
@@ -82,8 +83,7 @@ void run(const std::string& folder, int epochs) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc != 3) throw std::runtime_error("usage: mnist FOLDER EPOCHS");
-  run(argv[1], std::stoi(argv[2]));
+  run(arguments_of(argc, argv));
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());

@@ -5,7 +5,7 @@
 //
 //   build/bin/plain_mnist FOLDER EPOCHS
 //   build/bin/tutti run -n 2 build/bin/mnist FOLDER EPOCHS
-//   build/bin/tutti run -n 2 build/bin/mnist_parallel FOLDER EPOCHS
+//   build/bin/tutti run -n 2 build/bin/mnist_parallel FOLDER EPOCHS [--device cuda]
 
 #include <torch/torch.h>
 
@@ -13,7 +13,9 @@
 #include <exception>
 #include <string>
 
+#include "device_option.h"
 #include "idx_images.h"
+#include "mnist_arguments.h"
 #include "tutti/tutti.h"
 
 namespace {
@@ -45,24 +47,25 @@ auto normalized(const std::string& folder, const std::string& part) {
       .map(torch::data::transforms::Stack<>());
 }
 
-void run(const std::string& folder, int epochs) {
+void run(const Arguments& arguments) {
   const auto job = tutti::Job::join();
   torch::manual_seed(1);
   Net model;
+  model.to(device_of(job, arguments.device));
   tutti::DataParallel parallel(job, model);
   torch::manual_seed(1 + job.rank());  // each worker its own dropout masks
-  auto train_set = normalized(folder, "train");
-  auto test_set = normalized(folder, "t10k");
+  auto train_set = normalized(arguments.folder, "train");
+  auto test_set = normalized(arguments.folder, "t10k");
   const auto test_size = static_cast<double>(test_set.size().value());
   const auto dealt = [&](auto set, std::int64_t batch) {  // a part of each batch to each worker
     tutti::DistributedSampler sampler(parallel.group(), *set.size(), {.batch = batch});
-    return torch::data::make_data_loader(std::move(set), std::move(sampler), {});
+    return torch::data::make_data_loader(sent_to(model, std::move(set)), std::move(sampler), {});
   };
   auto train_loader = dealt(std::move(train_set), kTrainBatch);
   auto test_loader = dealt(std::move(test_set), kTestBatch);
   torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
 
-  for (int epoch = 1; epoch <= epochs; ++epoch) {
+  for (int epoch = 1; epoch <= arguments.epochs; ++epoch) {
     model.train();
     for (auto& batch : *train_loader) {
       optimizer.zero_grad();
@@ -86,7 +89,7 @@ void run(const std::string& folder, int epochs) {
     loss = parallel.mean(loss) * job.size();  // the sums over all workers
     right = parallel.mean(right) * job.size();
     if (job.rank() != 0) continue;
-    std::printf("epoch %d of %d: loss of the test %.4f, accuracy %.4f\n", epoch, epochs,
+    std::printf("epoch %d of %d: loss of the test %.4f, accuracy %.4f\n", epoch, arguments.epochs,
                 loss / test_size, right / test_size);
   }
   std::printf("parameters sha256 %s\n", tutti::parameters_sha256(model).c_str());
@@ -95,8 +98,7 @@ void run(const std::string& folder, int epochs) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc != 3) throw std::runtime_error("usage: mnist FOLDER EPOCHS");
-  run(argv[1], std::stoi(argv[2]));
+  run(arguments_with_device(argc, argv));
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());
