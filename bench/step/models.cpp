@@ -36,6 +36,7 @@ Recipe mlp_of(int layers, int width, int times) {
 }
 
 Recipe mlp(int times) { return mlp_of(8, 1024, times); }
+Recipe mlp25m(int times) { return mlp_of(6, 2048, times); }
 Recipe mlp50m(int times) { return mlp_of(12, 2048, times); }
 
 struct CharacterModel : nn::Module {
@@ -81,6 +82,19 @@ Recipe convolution(int times) {
                        nn::ReLU(), nn::AdaptiveAvgPool2d(1), nn::Flatten(), nn::Linear(64, 10));
   const auto draw = [=](const at::Generator& generator) -> Batch {
     auto x = torch::randn({16 * times, 3, 32, 32}, generator);
+    return {x, torch::randint(10, {16 * times}, generator)};
+  };
+  return {model.ptr(), draw, ten_classes(model)};
+}
+
+/// That of examples/12_mnist_parallel.cpp, with its dropout.
+Recipe digits(int times) {
+  const auto layer = [](int in, int out) { return nn::Conv2d(nn::Conv2dOptions(in, out, 5)); };
+  nn::Sequential model(layer(1, 10), nn::MaxPool2d(2), nn::ReLU(), layer(10, 20),
+                       nn::Dropout2d(0.5), nn::MaxPool2d(2), nn::ReLU(), nn::Flatten(),
+                       nn::Linear(320, 50), nn::ReLU(), nn::Dropout(0.5), nn::Linear(50, 10));
+  const auto draw = [=](const at::Generator& generator) -> Batch {
+    auto x = torch::randn({16 * times, 1, 28, 28}, generator);
     return {x, torch::randint(10, {16 * times}, generator)};
   };
   return {model.ptr(), draw, ten_classes(model)};
@@ -146,9 +160,11 @@ class FusedAdam {
 
 Task make_task(const std::string& name, int times) {
   const auto make = name == "mlp"           ? mlp
+                    : name == "mlp25m"      ? mlp25m
                     : name == "mlp50m"      ? mlp50m
                     : name == "lstm"        ? lstm
                     : name == "convolution" ? convolution
+                    : name == "digits"      ? digits
                     : name == "embedding"   ? embedding
                     : name == "many"        ? many
                     : name == "bag"         ? bag
@@ -165,7 +181,9 @@ Task make_task(const std::string& name, int times) {
             if (found == drawn->end()) {
               const auto seed = static_cast<std::uint64_t>(batch) + 1;
               const auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-              found = drawn->emplace(batch, recipe.draw(generator)).first;
+              const auto where = recipe.model->parameters().front().device();
+              const auto [x, y] = recipe.draw(generator);
+              found = drawn->emplace(batch, Batch{x.to(where), y.to(where)}).first;
             }
             return recipe.loss(found->second);
           }};

@@ -17,12 +17,13 @@ inline constexpr double kLearningRate = 1e-4;
 
 struct Task {
   std::shared_ptr<torch::nn::Module> model;
-  /// Forward on that batch: a rank's own, or a shard's.
+  /// Forward on that batch, a rank's own or a shard's, where the model is.
   std::function<torch::Tensor(std::int64_t batch)> loss;
 };
 
-/// "mlp", "mlp50m", "lstm", "convolution", "embedding", "many", "bag" or "sparse_bag". Weights and
-/// batches are the same wherever they are made. A batch is so many times what one worker has.
+/// "mlp", "mlp25m", "mlp50m", "lstm", "convolution", "digits", "embedding", "many", "bag" or
+/// "sparse_bag", on the CPU. Weights and batches are the same wherever they are made. A batch is so
+/// many times what one worker has.
 Task make_task(const std::string& name, int times = 1);
 
 /// Applies one update from the gradients, then lets go of them. "adam" is torch::optim::Adam,

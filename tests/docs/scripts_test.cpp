@@ -63,6 +63,16 @@ TEST(Scripts, CompatRefusesWrongArgumentsBeforeAnythingIsSetUp) {
   }
 }
 
+TEST(Scripts, GpuRefusesWrongArgumentsBeforeAnythingIsSetUp) {
+  for (const std::string wrong : {"", "pak", "pack --device cuda", "dp --build build", "pack a b",
+                                  "dp /nowhere/at/all", "dp --device"}) {
+    const auto called = call((source_folder() / "script/gpu").string() + " " + wrong);
+    EXPECT_NE(called.status, 0) << wrong;
+    EXPECT_THAT(called.output, AllOf(HasSubstr("script/gpu "), Not(HasSubstr("Setting up"))))
+        << wrong;
+  }
+}
+
 // findings-3: A5
 TEST(Scripts, ArmRefusesATestThatItDoesNotHaveBeforeAnythingIsSetUp) {
   const auto called = call((source_folder() / "script/arm").string() + " torch_tests");
