@@ -58,6 +58,7 @@ class Run(unittest.TestCase):
             os.chmod(f"{self.folder}/bin/{name}", 0o755)
         self.write("commit", "abc\n")
         self.write("torch", "2.11.0\n")
+        self.write("lib/libtest_device.so", "")
         self.write("torch_of_python/version.py", "__version__ = '2.11.0'\n")
         self.write("torch_of_python/lib/libtorch_cpu.so", "")
         shutil.copytree(f"{SOURCE}/bench/gpu", f"{self.folder}/bench/gpu")
@@ -80,6 +81,11 @@ class Run(unittest.TestCase):
         self.assertIn(table, done.stdout)
         with open(f"{out}/results.jsonl", encoding="utf-8") as file:
             return done.returncode, table, [json.loads(line) for line in file]
+
+    def run_for_cuda(self):
+        return subprocess.run([f"{self.folder}/bench/gpu/run"], capture_output=True, text=True, timeout=100,
+                              env={**os.environ, "GPU_TORCH": f"{self.folder}/torch_of_python",
+                                   "GPU_PYTHON": sys.executable, "OUT": f"{self.folder}/out"})
 
     def test_ends_well_where_all_bytes_are_equal(self):
         status, table, facts = self.run_all()
@@ -117,6 +123,11 @@ class Run(unittest.TestCase):
         self.assertIn("faults: not begun: no time was left", table)
         self.assertIn("exact_digits_1: status 124", table)
 
+    def test_tells_that_a_torch_is_not_one_for_gpus(self):
+        done = self.run_for_cuda()
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, "libtorch_cuda.so is not there: that torch is not one for cuda")
+
     def test_tells_which_library_is_missing(self):
         library = f"{self.folder}/missing.so"
         compiler = shutil.which("cc") or shutil.which("gcc")
@@ -127,9 +138,7 @@ class Run(unittest.TestCase):
         subprocess.run([compiler, "-shared", "-fPIC", f"{self.folder}/empty.c", "-o", library], check=True)
         subprocess.run([compiler, f"{self.folder}/main.c", library, "-o", f"{self.folder}/bin/char_lm"], check=True)
         os.remove(library)
-        done = subprocess.run([f"{self.folder}/bench/gpu/run"], capture_output=True, text=True, timeout=100,
-                              env={**os.environ, "GPU_TORCH": f"{self.folder}/torch_of_python",
-                                   "GPU_PYTHON": sys.executable, "OUT": f"{self.folder}/out"})
+        done = self.run_for_cuda()
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, r"do not start here; ldd says\nchar_lm: .*missing\.so.* not found")
 
