@@ -48,6 +48,21 @@ std::string moved(const Job& job, c10::Device where) {
 
 TEST(DeviceCollectives, HaveTheBytesOfTheCpu) { expect_bytes_of_the_cpu(moved); }
 
+/// Parts that are combined before they are reduced.
+std::string combined(const Job& job, c10::Device where) {
+  const Group group(job);
+  const auto x = numbers(job, 3, where).requires_grad_();
+  const auto mean =
+      combine(partial_mean(group, x * 2, job.rank() + 1), partial_mean(group, x.square(), 0.5))
+          .reduce();
+  const auto sum = partial_sum(group, mean * x).reduce();
+  sum.sum().backward();
+  const auto any = Partial<Whole::any>(group, x.detach() > 1).reduce();
+  return joined({mean, sum, x.grad(), any});
+}
+
+TEST(DeviceCollectives, OfPartialValuesHaveTheBytesOfTheCpu) { expect_bytes_of_the_cpu(combined); }
+
 /// Results and gradients of all operations, of every worker.
 std::string differentiated(const Job& job, c10::Device where) {
   const Group group(job);

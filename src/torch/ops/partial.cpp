@@ -60,7 +60,7 @@ PartialValue::PartialValue(const Group& group, const torch::Tensor& value, doubl
 PartialValue::PartialValue(const Group& group, Whole whole, torch::Tensor value)
     : group_(group), whole_(whole), value_(std::move(value)) {
   require_value("made");
-  require_plain(value_);
+  require_strided(value_);
   const bool is_of_booleans = whole == Whole::all || whole == Whole::any;
   if (is_of_booleans && value_.scalar_type() != torch::kBool) {
     throw InvalidArgument("a partial value of all or any: the tensor must be of booleans");
