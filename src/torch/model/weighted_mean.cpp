@@ -20,7 +20,7 @@ torch::Tensor weighted_mean(const Group& group, const torch::Tensor& value, doub
   }
   const torch::NoGradGuard no_grad;
   // Behind the elements, their weight.
-  auto sums = torch::zeros({value.numel() + 1}, torch::kFloat64);
+  auto sums = torch::zeros({value.numel() + 1}, torch::dtype(torch::kFloat64).device(torch::kCPU));
   auto elements = sums.narrow(0, 0, value.numel());
   if (weight > 0) elements.copy_(value.detach().reshape(-1));
   if (group.size() > 1) {

@@ -114,7 +114,8 @@ void SyncBatchNormImpl::require(const torch::Tensor& x) const {
 SyncBatchNormImpl::Statistics SyncBatchNormImpl::statistics_of(const torch::Tensor& x) const {
   const auto channels = x.size(1);
   const auto count = x.numel() / channels;
-  auto mine = torch::zeros({1, 1 + 2 * channels}, torch::kFloat64);
+  const auto on_host = torch::dtype(torch::kFloat64).device(torch::kCPU);
+  auto mine = torch::zeros({1, 1 + 2 * channels}, on_host);
   if (count > 0) {
     const auto [variance, mean] = torch::var_mean(wide(x), other_dims(x), /*unbiased=*/false);
     mine[0][0] = static_cast<double>(count);
@@ -123,8 +124,8 @@ SyncBatchNormImpl::Statistics SyncBatchNormImpl::statistics_of(const torch::Tens
   }
   const auto of_all =
       tutti::all_gather(group_, mine, {.label = label_of("SyncBatchNorm", "statistics")});
-  Statistics all{.mean = torch::zeros({channels}, torch::kFloat64),
-                 .squares = torch::zeros({channels}, torch::kFloat64)};
+  Statistics all{.mean = torch::zeros({channels}, on_host),
+                 .squares = torch::zeros({channels}, on_host)};
   for (int r = 0; r < group_.size(); ++r) {
     const double more = of_all[r][0].item<double>();
     if (more == 0) continue;
