@@ -71,6 +71,7 @@ Tensors gru_backward(const Tensors& in, const at::Generator&) {
 
 Three lstm_cell(const at::Tensor& from_x, const at::Tensor& from_h, const at::Tensor& c,
                 const Optional& x_bias, const Optional& h_bias) {
+  count_own();
   const Tensors in{from_x, from_h, c, x_bias.value_or(at::Tensor()), h_bias.value_or(at::Tensor())};
   const auto out = launch(lstm_forward, in, c.device().index());
   return {out[0], out[1], out[2]};
@@ -87,6 +88,7 @@ Three lstm_cell_backward(const Optional& of_h, const Optional& of_c, const at::T
 std::tuple<at::Tensor, at::Tensor> gru_cell(const at::Tensor& from_x, const at::Tensor& from_h,
                                             const at::Tensor& h, const Optional& x_bias,
                                             const Optional& h_bias) {
+  count_own();
   const Tensors in{from_x, from_h, h, x_bias.value_or(at::Tensor()), h_bias.value_or(at::Tensor())};
   const auto out = launch(gru_forward, in, h.device().index());
   return {out[0], out[1]};

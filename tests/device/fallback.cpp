@@ -43,7 +43,7 @@ IValue mapped(const IValue& value, const Change& change) {
 class Call {
  public:
   Call(const c10::OperatorHandle& op, const Stack& arguments, Tensors& tensors) : op_(op) {
-    const auto hole = at::empty({0});
+    const auto hole = at::empty({0}, at::kCPU);
     for (const auto& argument : arguments) {
       arguments_.push_back(mapped(argument, [&](const at::Tensor& tensor) {
         tensors.push_back(tensor);

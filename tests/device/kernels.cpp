@@ -66,6 +66,7 @@ at::Tensor ieee_root(const at::Tensor& tensor) {
 }
 
 at::Tensor square_root(const at::Tensor& tensor) {
+  count_own();
   const auto kernel = [](const Tensors& in, const at::Generator&) {
     return Tensors{ieee_root(in[0])};
   };

@@ -14,7 +14,7 @@
 namespace tutti::test_device {
 namespace {
 
-std::atomic<std::int64_t> waited, blocked, unpinned;
+std::atomic<std::int64_t> waited, blocked, unpinned, own;
 
 /// Zeros on the CPU in the place of values that are not known yet.
 at::Tensor stand_in(const at::Tensor& tensor) {
@@ -22,7 +22,7 @@ at::Tensor stand_in(const at::Tensor& tensor) {
   const auto bytes =
       at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size());
   const auto elements = static_cast<std::int64_t>(bytes / tensor.element_size());
-  return at::zeros({elements}, at::TensorOptions(tensor.scalar_type()))
+  return at::zeros({elements}, at::TensorOptions(tensor.scalar_type()).device(at::kCPU))
       .as_strided(tensor.sizes(), tensor.strides());
 }
 
@@ -99,10 +99,11 @@ at::Generator generator_of(c10::DeviceIndex device) {
 }
 
 void count_waited() { ++waited; }
+void count_own() { ++own; }
 void count_blocked(bool is_unpinned) {
   ++blocked;
   if (is_unpinned) ++unpinned;
 }
-Counters counters() { return {Streams::all().ran(), waited, blocked, unpinned}; }
+Counters counters() { return {Streams::all().ran(), waited, blocked, unpinned, own}; }
 
 }  // namespace tutti::test_device

@@ -37,6 +37,8 @@ at::Tensor arriving(const at::Tensor& computed, c10::DeviceIndex device);
 at::Generator generator_of(c10::DeviceIndex device);
 
 void count_waited();
+/// An operator that rounds otherwise than the CPU's.
+void count_own();
 /// A copy that waited for its stream.
 void count_blocked(bool is_unpinned);
 

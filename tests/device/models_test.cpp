@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <thread>
 
 #include "device/device_fixture.h"
 
@@ -94,6 +95,33 @@ TEST_F(DeviceModels, one_goes_there_and_back) {
   linear->to(torch::kFloat);
   linear->to(torch::kCPU);
   EXPECT_TRUE(bytes_of(linear->parameters()) == before);
+}
+
+TEST_F(DeviceModels, views_of_windows_and_negated_ones_are_the_tensors_elements) {
+  const auto host = torch::arange(12).to(torch::kFloat32).view({3, 4});
+  const auto here = host.to(device());
+  EXPECT_TRUE(bytes_of(here.unfold(1, 2, 1) * 2) == bytes_of(host.unfold(1, 2, 1) * 2));
+  EXPECT_TRUE(bytes_of(at::_neg_view(here)) == bytes_of(-host));
+  EXPECT_TRUE(bytes_of(at::_neg_view(here).clone()) == bytes_of(-host));
+}
+
+// A mode of a thread, hence one that ends.
+TEST_F(DeviceModels, what_is_made_without_a_word_is_made_on_the_default_device) {
+  const auto drawn = [] {
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(7);
+    return torch::randn({3}, generator);
+  };
+  const auto expected = drawn();
+  std::thread([&] {
+    make_default(device(1));
+    for (const auto& tensor :
+         {torch::zeros({3}), torch::arange(3), torch::rand({3}), drawn(), nn::Linear(2, 3)->weight})
+      EXPECT_EQ(tensor.device(), device(1));
+    EXPECT_TRUE(bytes_of(drawn()) == bytes_of(expected));
+    EXPECT_EQ(torch::ones({3}, torch::kCPU).device(), at::kCPU);
+    EXPECT_EQ(torch::ones({3}, torch::dtype(torch::kFloat).pinned_memory(true)).device(), at::kCPU);
+  }).join();
+  EXPECT_EQ(torch::zeros({3}).device(), at::kCPU);
 }
 
 TEST_F(DeviceModels, roots_are_those_of_ieee) {

@@ -4,6 +4,8 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_cpu_dispatch.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
@@ -113,6 +115,15 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_has_compatible_shallow_copy_type", is_same_kind);
   library.impl("_copy_from", copy_from);
   library.impl("_local_scalar_dense", local_scalar_dense);
+  library.impl("unfold", TORCH_FN(at::native::unfold));
+  library.impl("view_as_real", TORCH_FN(at::native::view_as_real));
+}
+// copy_from() heeds these bits; libtorch would clone, which is a copy.
+TORCH_LIBRARY_IMPL(aten, Negative, library) {
+  library.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Conjugate, library) {
+  library.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }
 
 }  // namespace

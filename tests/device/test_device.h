@@ -31,6 +31,11 @@ namespace tutti::test_device {
 void register_device(int devices = 1);
 c10::Device device(int index = 0);
 
+/// From now on the calling thread, and the backwards that it starts, make tensors on this device
+/// where a factory is told none; a generator of the CPU draws what it would, which is moved.
+/// torch::tensor(), from_blob() and pinned memory remain the CPU's.
+void make_default(c10::Device device);
+
 /// The streams that run only when somebody needs what they do.
 enum class Held {
   kSideStreams,    ///< all but the default ones: side streams are late wherever they may be
@@ -52,6 +57,7 @@ struct Counters {
   std::int64_t waited = 0;    ///< operators that waited for their stream
   std::int64_t blocked = 0;   ///< copies that waited for their stream, asked to or not
   std::int64_t unpinned = 0;  ///< copies that blocked although non_blocking: of unpinned memory
+  std::int64_t own = 0;       ///< operators that round otherwise than the CPU's
 };
 /// Since the process began.
 Counters counters();

@@ -8,34 +8,59 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "device/test_device.h"
 #include "support/process_ranks.h"
 #include "tutti/tutti.h"
 
 namespace tutti::test {
 
-/// Runs `body` on that many workers, one intra-op thread each; any failed expectation in any of
-/// them fails the test.
-inline void on_workers(int size, const std::function<void(const Job&)>& body) {
-  const auto outcome = run_process_ranks(size, [&](const Job& job) {
-    at::set_num_threads(1);
-    body(job);
-  });
-  EXPECT_TRUE(outcome.all_good()) << outcome.describe();
+/// The profile of the test device on which workers train, by the environment: none, the CPU.
+inline std::optional<test_device::Held> test_device_profile() {
+  const auto* const held = std::getenv("TUTTI_TEST_DEVICE");
+  if (held == nullptr) return std::nullopt;
+  return std::string_view(held) == "side streams" ? test_device::Held::kSideStreams
+                                                  : test_device::Held::kDefaultStreams;
 }
 
-/// The same, and what `body` returned on rank 0, in at most a pipe's 64 KiB.
-inline std::string text_of_rank_0(int size, const std::function<std::string(const Job&)>& body) {
+/// Runs `body` on that many workers, one intra-op thread each. With a profile, what they make is
+/// made on devices, of which there are two.
+inline ProcessOutcome outcome_on(std::optional<test_device::Held> profile, int size,
+                                 const std::function<void(const Job&)>& body) {
+  return run_process_ranks(size, [&](const Job& job) {
+    at::set_num_threads(1);
+    if (profile) {
+      test_device::register_device(2);
+      test_device::hold(*profile);
+      test_device::make_default(local_device(job));
+    }
+    body(job);
+  });
+}
+
+/// Where the tests run.
+inline ProcessOutcome outcome_on_workers(int size, const std::function<void(const Job&)>& body) {
+  return outcome_on(test_device_profile(), size, body);
+}
+
+/// What `body` returned on rank 0, in at most a pipe's 64 KiB; any failed expectation in any worker
+/// fails the test.
+inline std::string text_on(std::optional<test_device::Held> profile, int size,
+                           const std::function<std::string(const Job&)>& body) {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);
-  on_workers(size, [&](const Job& job) {
+  const auto outcome = outcome_on(profile, size, [&](const Job& job) {
     const auto text = body(job);
     if (job.rank() != 0) return;
     EXPECT_EQ(::write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
   });
+  EXPECT_TRUE(outcome.all_good()) << outcome.describe();
   close(ends[1]);
   std::string text;
   char piece[4096];
@@ -44,6 +69,48 @@ inline std::string text_of_rank_0(int size, const std::function<std::string(cons
   }
   close(ends[0]);
   return text;
+}
+
+/// Where the tests run. On devices it is what it is on the CPU, unless operators round otherwise
+/// there: such a test compares numbers of workers itself.
+inline std::string text_of_rank_0(int size, const std::function<std::string(const Job&)>& body) {
+  auto cpu = text_on(std::nullopt, size, body);
+  const auto profile = test_device_profile();
+  if (!profile) return cpu;
+  auto text = text_on(profile, size, [&](const Job& job) {
+    auto of_device = body(job);
+    test_device::synchronize();
+    const auto done = test_device::counters();
+    EXPECT_GT(done.ran, 0) << "nothing ran on the device";
+    EXPECT_EQ(done.unpinned, 0) << "copies that waited, though asked not to";
+    return of_device + (done.own == 0 ? '=' : '~');
+  });
+  if (text.ends_with('=')) {
+    EXPECT_EQ(text, cpu + '=') << "the bytes of the CPU";
+  }
+  if (!text.empty()) text.pop_back();
+  return text;
+}
+
+/// Where factories make tensors: those of torch::tensor() and of loaders are the CPU's, as is what
+/// batch norms count in.
+inline torch::Tensor here(const torch::Tensor& tensor) {
+  return tensor.to(torch::empty({0}).device());
+}
+inline void here(torch::nn::Module& module) { module.to(torch::empty({0}).device()); }
+
+/// Hashes of models that expectations have seen in this process, one after another.
+inline std::string& hashes_seen() {
+  static std::string hashes;
+  return hashes;
+}
+
+/// The same, of a body whose models are compared by what they were in expectations.
+inline void on_workers(int size, const std::function<void(const Job&)>& body) {
+  text_of_rank_0(size, [&](const Job& job) {
+    body(job);
+    return hashes_seen();
+  });
 }
 
 /// What a worker's exception says, or "" if there was none.
@@ -60,6 +127,7 @@ std::string text_of(const std::function<void()>& body) {
 /// The same bytes on all members of the group.
 inline void expect_equal_everywhere(const Group& group, const torch::nn::Module& module) {
   const auto mine = parameters_sha256(module);
+  hashes_seen() += mine;
   std::string all(static_cast<std::size_t>(group.size()) * 64, ' ');
   group.all_gather({mine.data(), 64, DType::uint8},
                    {all.data(), static_cast<std::int64_t>(all.size()), DType::uint8});
@@ -88,6 +156,7 @@ inline void copy_parameters(const torch::nn::Module& from, torch::nn::Module& to
 inline void expect_close(const torch::nn::Module& a, const torch::nn::Module& b, double tolerance) {
   const auto left = a.named_parameters();
   const auto right = b.named_parameters();
+  hashes_seen() += parameters_sha256(a);
   ASSERT_EQ(left.size(), right.size());
   for (std::size_t p = 0; p < left.size(); ++p) {
     const auto difference = (left[p].value() - right[p].value()).abs().max().item<double>();

@@ -260,7 +260,7 @@ TEST(DataParallel, AWorkerWhoseBackwardReachedNothingJoins) {
 }
 
 TEST(DataParallel, AWorkerThatForgetsToJoinIsNamedByTheOthers) {
-  const auto outcome = run_process_ranks(2, [](const Job& job) {
+  const auto outcome = outcome_on_workers(2, [](const Job& job) {
     Branches model;
     DataParallel parallel(job, *model);
     const Batch batch(1, 1);
@@ -400,6 +400,7 @@ TEST(DataParallel, AnUpdateThatClipsAnswersForAWorkerOutOfDataToo) {
 // promise: data_parallel.h#fail
 TEST(DataParallel, AHandlerMayAlwaysReportTheFailure) {
   on_workers(2, [](const Job& job) {
+    torch::manual_seed(1);
     auto model = mlp();
     DataParallel parallel(job, *model);
     torch::optim::SGD optimizer(model->parameters(), 0.1);

@@ -236,7 +236,7 @@ TEST(FirstSteps, GeneratorsThatNobodySeededAreSaidOnce) {
       2, 1, text,
       [](const Job& job) {
         torch::manual_seed(1);
-        if (job.rank() == 1) torch::randn({1});
+        if (job.rank() == 1) torch::randn({1}, torch::kCPU);
       },
       loss_of_part);
   expect_warnings(
@@ -262,7 +262,7 @@ TEST(FirstSteps, GeneratorsAreSaidOnceHoweverManyModelsAreTrained) {
     EXPECT_EQ(log.count("\"first\": torch's generator was not seeded"), expected);
     EXPECT_EQ(log.count("warning: "), expected);
     torch::manual_seed(1);  // another cause
-    if (job.rank() == 1) torch::randn({1});
+    if (job.rank() == 1) torch::randn({1}, torch::kCPU);
     train("third");
     train("fourth");
     EXPECT_EQ(log.count("\"third\": torch's generator has one seed"), expected);
@@ -302,6 +302,7 @@ TEST(FirstSteps, AWorkerWhoseRowsWeighNothingGivesNobodyItsBuffers) {
       on_workers(workers, [&](const Job& job) {
         torch::manual_seed(1);
         Counting model;
+        here(model);
         DataParallel parallel(job, model);
         for (int idle = 0; idle <= workers; ++idle) {  // the last time all have rows
           const bool has_rows = job.rank() != idle || workers == 1;
@@ -342,6 +343,7 @@ TEST(FirstSteps, AFirstWorkerWithoutDataDoesNotFreezeBuffers) {
       on_workers(workers, [&](const Job& job) {
         torch::manual_seed(1);
         Counting model;
+        here(model);
         DataParallel parallel(job, model);
         torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.01));
         const int batches = job.rank() == 0 ? 2 : 40;

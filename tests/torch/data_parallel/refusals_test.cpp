@@ -109,6 +109,7 @@ TEST(Refusals, MovedAndAddedParametersAreFound) {
 TEST(Refusals, MovedBuffersAreFound) {
   on_workers(1, [](const Job& job) {
     torch::nn::Sequential model(torch::nn::Linear(6, 4), torch::nn::BatchNorm1d(4));
+    here(*model);
     DataParallel parallel(job, *model);
     model[1]->as<torch::nn::BatchNorm1d>()->running_mean.set_data(torch::zeros({4}));
     EXPECT_THAT(text_of([&] { model->forward(Batch(4, 1).x).sum().backward(); }),
@@ -148,7 +149,7 @@ TEST(Refusals, LoadingIntoAWrappedModelIsFound) {
 
 // promise: data_parallel.h#DataParallel, error.h#Mismatch
 TEST(Refusals, DifferentModelsGiveEveryWorkerTheSameShortDiff) {
-  const auto outcome = run_process_ranks(3, [](const Job& job) {
+  const auto outcome = outcome_on_workers(3, [](const Job& job) {
     torch::nn::Sequential model(torch::nn::Linear(6, job.rank() == 1 ? 9 : 8));
     DataParallel parallel(job, *model);
   });
@@ -163,7 +164,7 @@ TEST(Refusals, DifferentModelsGiveEveryWorkerTheSameShortDiff) {
 TEST(Refusals, AnotherNameOrderTypeOrCountIsADifferenceToo) {
   using Named = std::vector<std::pair<std::string, torch::Tensor>>;
   const auto refused = [](const std::function<Named(bool)>& make) {
-    const auto outcome = run_process_ranks(
+    const auto outcome = outcome_on_workers(
         2, [&](const Job& job) { DataParallel parallel(Group(job), make(job.rank() == 1)); });
     EXPECT_EQ(outcome.ranks[0].text, outcome.ranks[1].text);
     return outcome.ranks[0].text;
@@ -187,7 +188,7 @@ TEST(Refusals, AnotherNameOrderTypeOrCountIsADifferenceToo) {
 
 // promise: error.h#Mismatch
 TEST(Refusals, ParametersChangedOnOneWorkerAreNamedByTheDigest) {
-  const auto outcome = run_process_ranks(2, [](const Job& job) {
+  const auto outcome = outcome_on_workers(2, [](const Job& job) {
     auto model = mlp();
     DataParallel parallel(job, *model, {.desync_check_every = 2});
     for (std::uint64_t step = 1; step <= 2; ++step) {

@@ -30,8 +30,7 @@ TEST(TrainingFailure, ADeadWorkerIsNamedAndTheOthersTrainOnWithoutIt) {
   auto fastest = std::chrono::steady_clock::duration::max();
   for (int attempt = 0; attempt < 3 && fastest > seconds(1); ++attempt) {
     const auto started = std::chrono::steady_clock::now();
-    const auto outcome = run_process_ranks(3, [](const Job& job) {
-      at::set_num_threads(1);
+    const auto outcome = outcome_on_workers(3, [](const Job& job) {
       torch::manual_seed(1);
       auto model = mlp();
       auto parallel = std::make_unique<DataParallel>(job, *model);
@@ -128,7 +127,7 @@ TEST(TrainingFailure, AWorkerThatStandsStillInItsShardIsNamedByTheTrainersDeadli
 
 // promise: data_parallel.h#deadline
 TEST(TrainingFailure, AWorkerThatStandsStillIsNamedByTheDeadlineOfTheSync) {
-  const auto outcome = run_process_ranks(2, [](const Job& job) {
+  const auto outcome = outcome_on_workers(2, [](const Job& job) {
     auto model = mlp();
     DataParallel parallel(job, *model, {.name = "critic", .deadline = seconds(2)});
     const std::int64_t mine = ::getpid();
@@ -168,6 +167,7 @@ TEST(TrainingFailure, TheTimeOfABusyWorkerDoesNotCount) {
 // promise: data_parallel.h#fail
 TEST(TrainingFailure, AWorkerThatGivesAStepUpIsQuotedByAll) {
   on_workers(3, [](const Job& job) {
+    torch::manual_seed(1);
     auto model = mlp();
     DataParallel parallel(job, *model);
     step_of(model, job, 1);

@@ -225,6 +225,7 @@ TEST(Models, BuffersOfRankZeroHoldAfterEachStepOrOnRequest) {
     on_workers(2, [&](const Job& job) {
       torch::manual_seed(job.rank());
       torch::nn::Sequential model(torch::nn::Linear(6, 4), torch::nn::BatchNorm1d(4));
+      here(*model);
       DataParallel parallel(job, *model, {.buffers = policy, .desync_check_every = 2});
       const auto& norm = *model[1]->as<torch::nn::BatchNorm1d>();
       for (std::uint64_t step = 1; step <= 4; ++step) {

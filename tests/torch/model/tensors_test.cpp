@@ -27,20 +27,21 @@ TEST(Tensors, CollectivesInEveryForm) {
     EXPECT_TRUE(torch::equal(at_root, job.rank() == 2 ? expected / 2 : torch::zeros_like(mine)));
     auto part = torch::empty({2});
     reduce_scatter(group, torch::arange(6).to(torch::kFloat32), part, Reduction::sum);
-    EXPECT_TRUE(torch::equal(part, torch::tensor({6.0F * job.rank(), 6.0F * job.rank() + 3})));
+    EXPECT_TRUE(
+        torch::equal(part, here(torch::tensor({6.0F * job.rank(), 6.0F * job.rank() + 3}))));
     EXPECT_TRUE(torch::equal(all_gather(group, torch::full({1, 2}, job.rank())),
-                             torch::tensor({{0, 0}, {1, 1}, {2, 2}})));
+                             here(torch::tensor({{0, 0}, {1, 1}, {2, 2}}))));
     EXPECT_TRUE(torch::equal(all_gather_variable(group, torch::full({job.rank()}, job.rank())),
-                             torch::tensor({1, 2, 2})));
+                             here(torch::tensor({1, 2, 2}))));
     auto word = torch::full({5}, job.rank(), torch::kInt64);
     broadcast(group, word, 1);
     EXPECT_TRUE(torch::equal(word, torch::ones({5}, torch::kInt64)));
     auto shared = shared_zeros(group, {7}, torch::kBFloat16);
-    EXPECT_TRUE(torch::equal(shared, torch::zeros({7}, torch::kBFloat16)));
+    EXPECT_TRUE(torch::equal(here(shared), torch::zeros({7}, torch::kBFloat16)));
     shared.fill_(job.rank());
     auto work = start_all_reduce(group, shared, Reduction::mean);
     work.wait();
-    EXPECT_TRUE(torch::equal(shared, torch::ones({7}, torch::kBFloat16)));
+    EXPECT_TRUE(torch::equal(here(shared), torch::ones({7}, torch::kBFloat16)));
   });
 }
 
@@ -48,7 +49,7 @@ TEST(Tensors, CollectivesInEveryForm) {
 // promise: group.h#layout, tensors.h#all_reduce
 TEST(Tensors, ShapesAndStridesAreCompared) {
   const auto texts = [](const std::function<void(const Group&)>& call) {
-    const auto outcome = run_process_ranks(2, [&](const Job& job) { call(Group(job)); });
+    const auto outcome = outcome_on_workers(2, [&](const Job& job) { call(Group(job)); });
     EXPECT_EQ(outcome.ranks[0].text, outcome.ranks[1].text);
     return outcome.ranks[0].text;
   };

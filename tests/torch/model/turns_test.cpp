@@ -61,7 +61,8 @@ StepResult generators_turn(Trainer& trainer, Pair& pair) {
 std::string buffers_of(const torch::nn::Module& module) {
   std::string bytes;
   for (const auto& buffer : module.buffers()) {
-    bytes.append(static_cast<const char*>(buffer.data_ptr()), buffer.nbytes());
+    const auto host = buffer.cpu();
+    bytes.append(static_cast<const char*>(host.data_ptr()), host.nbytes());
   }
   return bytes;
 }
@@ -210,6 +211,7 @@ TEST(Turns, OfTwoDataParallelsFreezeTheOther) {
   for (const int workers : {1, 2, 3}) {
     on_workers(workers, [&](const Job& job) {
       Pair pair(/*dropout=*/false);
+      here(*pair.both);
       DataParallel of_generator(job, *pair.generator, {.name = "generator"});
       DataParallel of_discriminator(job, *pair.discriminator, {.name = "discriminator"});
       train(pair, job);

@@ -116,7 +116,7 @@ TEST_P(OpsOf, AProductWithZerosHasItsGradient) {
 TEST_P(OpsOf, TheLowestRankOfEqualMaximaHasTheGradient) {
   on_all([](const Group& group) {
     for (const auto reduction : {Reduction::max, Reduction::min}) {
-      auto x = torch::tensor({1.0, 2.0, std::nan("")}, torch::kFloat64).requires_grad_();
+      auto x = here(torch::tensor({1.0, 2.0, std::nan("")}, torch::kFloat64)).requires_grad_();
       const auto y = ops::all_reduce(group, x, reduction);
       ops::backward(group, y.sum());
       EXPECT_TRUE(torch::equal(
@@ -274,10 +274,7 @@ TEST(Ops, WhatOneMemberDoesNotUseCanBeAttached) {
 
 /// The texts of both ranks.
 std::vector<std::string> texts_of(const std::function<void(const Group&)>& body) {
-  const auto outcome = run_process_ranks(2, [&](const Job& job) {
-    at::set_num_threads(1);
-    body(Group(job));
-  });
+  const auto outcome = outcome_on_workers(2, [&](const Job& job) { body(Group(job)); });
   return {outcome.ranks[0].text, outcome.ranks[1].text};
 }
 

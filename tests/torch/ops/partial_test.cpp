@@ -55,9 +55,9 @@ TEST(Partial, EveryWholeIsThatOfAllParts) {
     const Group group(job);
     const double rank = job.rank();
     const auto of = [](std::vector<double> values) {
-      return torch::tensor(values, torch::kFloat64);
+      return here(torch::tensor(values, torch::kFloat64));
     };
-    const auto flags = [](bool one, bool other) { return torch::tensor({one, other}); };
+    const auto flags = [](bool one, bool other) { return here(torch::tensor({one, other})); };
     EXPECT_TRUE(torch::equal(Sum(group, of({rank, 1})).reduce(), of({3, 3})));
     EXPECT_TRUE(torch::equal(
         combine(Max(group, of({rank, -rank})), Max(group, of({1.5, -7}))).reduce(), of({2, 0})));

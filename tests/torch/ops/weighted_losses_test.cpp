@@ -110,7 +110,7 @@ std::vector<Case> cases() {
        [](const Tensors& rows) {
          Tensors results;
          for (std::size_t r = 0; r < rows.size(); ++r) {
-           const auto factors = torch::tensor({2.0 * r + 1, 2.0 * r + 2}, torch::kFloat64);
+           const auto factors = here(torch::tensor({2.0 * r + 1, 2.0 * r + 2}, torch::kFloat64));
            results.push_back(all_sums(rows).sum(0) * factors.unsqueeze(1));
          }
          return results;
@@ -131,7 +131,7 @@ std::vector<Case> cases() {
        [](const Tensors& rows) {
          Tensors results;
          for (std::size_t r = 0; r < rows.size(); ++r) {
-           const auto factors = torch::tensor({2.0 * r + 1, 2.0 * r + 2}, torch::kFloat64);
+           const auto factors = here(torch::tensor({2.0 * r + 1, 2.0 * r + 2}, torch::kFloat64));
            results.push_back(sums(rows.back()).unsqueeze(0) * factors.unsqueeze(1));
          }
          return results;

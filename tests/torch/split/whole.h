@@ -68,10 +68,7 @@ inline torch::Tensor curved(const torch::Tensor& x, const torch::Tensor& weights
 
 /// The texts of the errors that end the workers.
 inline std::vector<std::string> ends_of(int size, const std::function<void(const Group&)>& body) {
-  const auto outcome = run_process_ranks(size, [&](const Job& job) {
-    at::set_num_threads(1);
-    body(Group(job));
-  });
+  const auto outcome = outcome_on_workers(size, [&](const Job& job) { body(Group(job)); });
   std::vector<std::string> texts;
   for (const auto& rank : outcome.ranks) texts.push_back(rank.text);
   return texts;
