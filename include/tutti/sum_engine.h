@@ -50,7 +50,8 @@ class SumEngine {
 
 /// A backend of libtorch's c10d, of which only allreduce() is called, and which nobody else uses
 /// meanwhile: its rank and size are those of the group. Where a peer may end, it needs a time-out
-/// of its own, after which it gives up what it cannot abort. On a device wait() of its works has to
+/// of its own, after which it gives up what it cannot abort; and with Gloo the program ignores
+/// SIGPIPE, which would end it too (c10d_engine() warns). On a device wait() of its works has to
 /// make the current stream wait, as ProcessGroupNCCL's does. InvalidArgument for null.
 std::shared_ptr<SumEngine> c10d_engine(c10::intrusive_ptr<c10d::Backend> backend);
 

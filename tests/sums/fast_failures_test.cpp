@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "sums/fast_workers.h"
+#include "support/log_capture.h"
 
 namespace tutti::test::fast_failures_cases {
 namespace {
@@ -77,6 +78,25 @@ TEST(FastFailures, SoIsOneThatIsKilledAsAllSumsAreOnTheirWay) {
       std::raise(SIGKILL);
       return false;
     };
+  });
+}
+
+TEST(FastFailures, ThatGlooWouldEndOthersToIsSaid) {
+  if (!has_gloo()) GTEST_SKIP() << "no Gloo in this build: libgloo-dev is missing";
+  on_gloo_workers(1, [](const Job& job, const auto& make_engine) {
+    const LogCapture log;
+    make_engine(job);  // the backend's maker ignores it
+    EXPECT_EQ(log.count("SIGPIPE"), 0);
+  });
+  on_workers(1, [](const Job& job) {
+    const LogCapture log;
+    const auto file =
+        std::filesystem::temp_directory_path() / ("tutti_pipe_" + std::to_string(getpid()));
+    const auto backend = gloo_backend(job.rank(), job.size(), file.string());
+    std::signal(SIGPIPE, SIG_DFL);
+    c10d_engine(backend);
+    EXPECT_EQ(log.count("std::signal(SIGPIPE, SIG_IGN)"), 1);
+    std::filesystem::remove(file);
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <csignal>
 #include <deque>
 #include <exception>
 #include <utility>
@@ -9,6 +10,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "base/log_line.h"
 #include "tutti/error.h"
 #include "tutti/sum_engine.h"
 
@@ -63,10 +65,21 @@ class BackendEngine final : public SumEngine {
   std::deque<Running> running_;  ///< as they were begun
 };
 
+/// Gloo writes to sockets without MSG_NOSIGNAL, in threads that the program has started with it.
+void warn_of_pipe_signal(const std::string& backend) {
+  struct sigaction now {};
+  if (backend != "gloo" || ::sigaction(SIGPIPE, nullptr, &now) != 0) return;
+  if (now.sa_handler != SIG_DFL) return;
+  log_warning(
+      "c10d_engine(): a worker that ends takes others with it, by SIGPIPE, as Gloo writes to it: "
+      "call std::signal(SIGPIPE, SIG_IGN) before the backend is made");
+}
+
 }  // namespace
 
 std::shared_ptr<SumEngine> c10d_engine(c10::intrusive_ptr<c10d::Backend> backend) {
   if (!backend) throw InvalidArgument("c10d_engine(): the backend is null");
+  warn_of_pipe_signal(backend->getBackendName());
   return std::make_shared<BackendEngine>(std::move(backend));
 }
 
