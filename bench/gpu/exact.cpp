@@ -4,24 +4,10 @@
 #include "tutti/tutti.h"
 
 namespace bench::gpu {
-namespace {
-
-/// Operators that are not deterministic are refused, by libtorch's own name for them. A Tensor Core
-/// would round a float32 to 10 bits of mantissa.
-void make_deterministic() {
-  auto& context = at::globalContext();
-  context.setDeterministicAlgorithms(true, /*warn_only=*/false);
-  context.setDeterministicCuDNN(true);
-  context.setBenchmarkCuDNN(false);
-  context.setAllowTF32CuDNN(false);
-}
-
-}  // namespace
 
 void exact(const Options& options) {
   const auto job = tutti::Job::join();
   const auto device = device_of(job, options.device);
-  make_deterministic();
   const auto task = make_task(options.model, options.times);
   task.model->to(device);
   tutti::DataParallel parallel(job, *task.model);

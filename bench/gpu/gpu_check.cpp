@@ -46,6 +46,7 @@ int run(int argc, char** argv) {
   add_models(*clock, options);
   clock->add_option("--rounds", options.rounds, "the first two do not count")
       ->check(CLI::Range(3, 10000));
+  clock->add_flag("--fast", options.fast, "gradients are added up by NCCL");
   for (auto* const part : {exactness, controls, clock}) {
     part->add_option("--device", options.device, "cpu, or a type of libtorch's devices");
   }

@@ -20,6 +20,7 @@ struct Options {
   std::uint64_t seed = 1;          ///< of the micro-batches' dropout
   int runs = 20;                   ///< of each fault
   std::int64_t width = 2048;       ///< of the faults' model
+  bool fast = false;               ///< NCCL adds up in the times
   int rounds = 14;                 ///< of the times, of which the first two do not count
 };
 

@@ -42,7 +42,7 @@ def times(facts):
     for fact in of(facts, "time"):
         keys = ("plain_ms", "tutti_ms", "copies_ms", "not_hidden", "to_host_gb_per_s", "to_device_gb_per_s")
         lines.append(f"  {fact['model']:<12}{fact['times']:>5}{fact['workers']:>9} " +
-                     " ".join(number(fact, key) for key in keys))
+                     " ".join(number(fact, key) for key in keys) + (" by NCCL" if fact.get("sum") == "fast" else ""))
     alone = [f for f in of(facts, "time") if f["model"] == "digits" and f["workers"] == 1]
     many = [f for f in of(facts, "time") if f["model"] == "digits" and f["workers"] == 4]
     if alone and many:
