@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/deadline.h"
+#include "base/timeline.h"
 #include "comm/group_state.h"
 #include "tutti/error.h"
 
@@ -41,6 +42,7 @@ TorchDevice::TorchDevice(const Group& group, c10::Device device,
     : device_(device),
       deadline_(deadline.value_or(group.state()->job().options().deadline)),
       who_(fmt::format("rank {}", group.job_rank(group.rank()))),
+      timeline_(group.state()->job().timeline()),
       guard_(device.type()),
       side_(guard_.getStreamFromGlobalPool(device)) {}
 
@@ -93,6 +95,7 @@ bool TorchDevice::has_passed(const DeviceMark& mark) const {
 /// By queries: a device that hangs would never return from its own wait.
 void TorchDevice::wait(const DeviceMark& mark, const std::function<std::string()>& what) {
   if (has_passed(mark)) return;
+  const TimelineSpan span(timeline_, "wait for the device");
   const auto begin = Clock::now();
   for (int spin = 0; !has_passed(mark); ++spin) {
     if (spin < kSpins) {

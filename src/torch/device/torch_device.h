@@ -26,6 +26,8 @@
 
 namespace tutti {
 
+class Timeline;
+
 /// What copies have cost.
 struct DeviceCosts {
   std::size_t bytes = 0;    ///< both ways
@@ -73,7 +75,8 @@ class TorchDevice {
 
   c10::Device device_;
   std::chrono::milliseconds deadline_;
-  std::string who_;  ///< "rank 1", in errors
+  std::string who_;     ///< "rank 1", in errors
+  Timeline* timeline_;  ///< null without one
   c10::impl::VirtualGuardImpl guard_;
   c10::Stream side_;
   DeviceCosts costs_;

@@ -49,6 +49,7 @@ TEST(Profile, HoldsEveryStepOfEveryModelAndEveryBucket) {
     EXPECT_EQ(counts["step  of \"generator\""], 3);
     EXPECT_EQ(counts["step  of \"critic\""], 3);
     EXPECT_EQ(counts["fold"], 3 * 1 + 3 * 4);
+    EXPECT_EQ(counts["wait for the device"] > 0, test_device_profile().has_value());
   }
 }
 
