@@ -24,7 +24,5 @@ set(not_on_device
     NegativeBit.WhatIsWrittenTo*
     # torch::load() of a file that has the device's memory, which libtorch reads for its own kinds of devices.
     Refusals.LoadingIntoAWrappedModel*
-    # Not yet: worker 0 ends by SIGSEGV on the test device.
-    NegativeBit.WhatIsReadIsTheElements WeightedLosses.EachOperationHasTheGradients* WeightedLosses.InMicroBatchesToo
     # No workers.
     Accumulation.SplitCutsRows* Partial.*DebugBuild)
