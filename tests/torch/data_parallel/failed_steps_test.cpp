@@ -149,29 +149,34 @@ TEST(FailedSteps, AHandlerThatMakesAnotherExceptionOfTheFailureMayReportIt) {
 
 // findings-3: B1
 TEST(FailedSteps, AScopeThatAnExceptionLeavesIsOneFailureForItsHandlerToo) {
-  on_workers(2, [](const Job& job) {
-    Counting net(job);
-    int failed = 0;
-    for (int step = 1; step <= 6; ++step) {
-      net.model->zero_grad();
-      try {
-        auto scope = net.parallel.accumulate({.micro_batches = 2});
-        scope.micro_batch(1, [&] { return net.loss(step); });
-        if ((step == 2 || step == 3) && job.rank() == step % 2) {
-          throw std::runtime_error("no second batch");
+  for (const bool is_late : {false, true}) {  // once the handler has ended
+    on_workers(2, [&](const Job& job) {
+      Counting net(job);
+      int failed = 0;
+      for (int step = 1; step <= 6; ++step) {
+        net.model->zero_grad();
+        std::string why;
+        try {
+          auto scope = net.parallel.accumulate({.micro_batches = 2});
+          scope.micro_batch(1, [&] { return net.loss(step); });
+          if ((step == 2 || step == 3) && job.rank() == step % 2) {
+            throw std::runtime_error("no second batch");
+          }
+          scope.micro_batch(1, [&] { return net.loss(step); });
+          if (step == 5 && job.rank() == 0) continue;  // without finish(): an error of its own
+          scope.finish();
+          EXPECT_EQ(net.gradient(), step);
+        } catch (const std::exception& error) {
+          ++failed;
+          why = error.what();
+          if (!is_late) net.parallel.fail(why);
         }
-        scope.micro_batch(1, [&] { return net.loss(step); });
-        if (step == 5 && job.rank() == 0) continue;  // without finish(): an error of its own
-        scope.finish();
-        EXPECT_EQ(net.gradient(), step);
-      } catch (const std::exception& error) {
-        ++failed;
-        net.parallel.fail(error.what());
+        if (is_late && !why.empty()) net.parallel.fail(why);
       }
-    }
-    EXPECT_EQ(failed, 3);
-    EXPECT_EQ(net.parallel.report().step, 6);
-  });
+      EXPECT_EQ(failed, 3);
+      EXPECT_EQ(net.parallel.report().step, 6);
+    });
+  }
 }
 
 /// What a worker does in a scope whose step it gives up.
