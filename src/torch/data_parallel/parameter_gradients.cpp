@@ -186,9 +186,19 @@ void ParameterGradients::commit(StepFacts& step) {
   step.report.device_wait_seconds = costs.wait_seconds;
 }
 
+/// By set_data() the program may have given a view other memory.
+bool ParameterGradients::is_in_place(std::size_t parameter) const {
+  const auto& view = views_[parameter];
+  const auto& like = model_.tensor(parameter);
+  if (view.sizes() != like.sizes() || view.strides() != like.strides()) return false;
+  return views_own_memory() || view.numel() == 0 ||
+         view.const_data_ptr() == exchange_.nodes().result(parameter);
+}
+
 /// The sum is where param.grad shows it: on a device it is on its way there.
 void ParameterGradients::give(std::size_t parameter) {
-  const auto& view = views_[parameter];
+  auto& view = views_[parameter];
+  if (!is_in_place(parameter)) view = new_view(parameter);
   if (fast_ != nullptr) return fast_->give(parameter, view);
   if (host_ == nullptr) return view.unsafeGetTensorImpl()->bump_version();
   const auto& copy = host_->of_parameter(parameter);

@@ -74,6 +74,7 @@ class ParameterGradients : public StepPart {
   /// Whether views are no memory of the arena.
   bool views_own_memory() const { return host_ != nullptr || fast_ != nullptr; }
   torch::Tensor new_view(std::size_t parameter) const;
+  bool is_in_place(std::size_t parameter) const;
   void give(std::size_t parameter);
   void write(std::size_t parameter, const torch::Tensor& value, bool last);
   bool is_kept(std::size_t parameter) const;

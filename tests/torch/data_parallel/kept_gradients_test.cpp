@@ -211,5 +211,33 @@ TEST(KeptGradients, ThatWereNotClearedAreStillAnErrorAndThoseZeroedInPlaceAreNot
   });
 }
 
+/// Plain torch accumulates into whatever memory param.grad has.
+TEST(KeptGradients, OnesThatTheProgramGaveOtherMemoryHaveTheirSumsAgain) {
+  for (const int workers : {1, 2, 3}) {
+    on_workers(workers, [](const Job& job) {
+      auto model = mlp();
+      DataParallel parallel(job, *model);
+      loss_of(model, 1).backward();
+      for (int step = 2; step <= 4; ++step) {
+        if (step == 2) {
+          for (auto& p : model->parameters()) {
+            p.mutable_grad().set_data(torch::zeros_like(p.grad()));
+          }
+        }
+        model->zero_grad(step != 2);
+        loss_of(model, step).backward();
+        auto alone = mlp();
+        copy_parameters(*model, *alone);
+        loss_of(alone, step).backward();
+        for (std::size_t p = 0; p < alone->parameters().size(); ++p) {
+          EXPECT_TRUE(torch::allclose(model->parameters()[p].grad(), alone->parameters()[p].grad(),
+                                      1e-5, 1e-6))
+              << step << " " << p;
+        }
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test::kept_gradients_cases
