@@ -65,8 +65,9 @@ class Diverged : public Error {
   using Error::Error;
 };
 
-/// A device (a GPU) has failed, or the memory on it has, at or before the call that throws it. The
-/// text has what the device says. Nothing on it can be relied on any more: end the process.
+/// A device (a GPU) has failed, or the memory on it has, at or before the call that throws it, or
+/// the engine of Sum::fast. The text has what it says. Nothing on such a device can be relied on
+/// any more: end the process.
 class DeviceFailed : public Error {
  public:
   using Error::Error;

@@ -46,6 +46,14 @@ class SumEngine {
   /// Ends what is running without the other workers, which may never come. Nothing else is called
   /// afterwards.
   virtual void abort() noexcept = 0;
+
+  /// Whether abort() was called. A DataParallel refuses such an engine, and another one's.
+  bool has_ended() const { return has_ended_; }
+
+ private:
+  friend class FastGradients;
+  bool is_taken_ = false;
+  bool has_ended_ = false;
 };
 
 /// A backend of libtorch's c10d, of which only allreduce() is called, and which nobody else uses

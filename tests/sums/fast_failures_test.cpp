@@ -138,6 +138,43 @@ TEST(FastFailures, AnEngineThatFailsIsNotUsedAgain) {
   });
 }
 
+TEST(FastFailures, AnEngineThatWasAbortedOrIsAnothersIsRefused) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp(), other = mlp();
+    const auto engine = std::make_shared<WatchedEngine>(std::make_shared<NoEngine>(job));
+    const DataParallelOptions options{.sum = Sum::fast, .engine = engine};
+    {
+      DataParallel parallel(job, *model, options);
+      EXPECT_THAT(text_of<InvalidArgument>([&] { DataParallel second(job, *other, options); }),
+                  HasSubstr("is that of another DataParallel: make one of its own"));
+      Batch(3, 1).loss(model, 0, 3).backward();
+    }
+    EXPECT_FALSE(engine->has_ended());
+    {
+      DataParallel parallel(job, *model, options);  // one after another
+      if (job.rank() == 1) engine->on_begin = [](const torch::Tensor&) { throw 5; };
+      engine->on_finished = [] { return false; };
+      const auto run = [&] { Batch(3, 1).loss(model, 0, 3).backward(); };
+      for (int step = 2; step <= 3; ++step) {
+        model->zero_grad();
+        if (job.rank() == 1) {
+          EXPECT_THAT(text_of<DeviceFailed>(run), HasSubstr("make another one"));
+        } else {
+          EXPECT_THAT(text_of<PeerFailed>(run), HasSubstr("make another one"));
+        }
+      }
+      EXPECT_EQ(engine->has_ended(), job.rank() == 1);
+    }
+    // Of rank 0 because its sums had not finished when its DataParallel ended.
+    EXPECT_THAT(text_of<InvalidArgument>([&] { DataParallel third(job, *model, options); }),
+                HasSubstr("has been aborted: make one of its own"));
+    auto others = options;
+    if (job.rank() == 1) others.engine = std::make_shared<NoEngine>(job);
+    EXPECT_THAT(text_of<Mismatch>([&] { DataParallel fourth(job, *model, others); }),
+                HasSubstr("by none, which has been aborted"));
+  });
+}
+
 TEST(FastFailures, WhatEnginesDoNotAddUpIsRefusedByName) {
   on_workers(1, [](const Job& job) {
     const auto engine = std::make_shared<NoEngine>(job);

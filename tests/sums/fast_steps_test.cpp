@@ -132,6 +132,21 @@ TEST_F(FastSteps, AreOfTheSameWeightsUpToRounding) {
   }
 }
 
+TEST_F(FastSteps, OfNumbersAreDividedAsOthersAre) {
+  on_gloo_workers(3, [](const Job& job, const MakeEngine& engine) {
+    const auto scale = torch::ones({}, torch::requires_grad());
+    DataParallel parallel(
+        Group(job), {{"scale", scale}},
+        {.divide = Divide::by_contributors, .sum = Sum::fast, .engine = engine(job)});
+    for (const double weight : {1, 2}) {
+      scale.mutable_grad().reset();
+      parallel.next_weight(weight);
+      (scale * (job.rank() + 1)).backward();
+      EXPECT_FLOAT_EQ(scale.grad().item<float>(), 2);
+    }
+  });
+}
+
 TEST_F(FastSteps, OfMicroBatchesAreAddedOnceForAll) {
   for (const int size : {1, 2, 3}) {
     on_gloo_workers(size, [](const Job& job, const MakeEngine& engine) {

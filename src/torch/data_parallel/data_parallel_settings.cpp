@@ -24,7 +24,9 @@ std::string_view name_of(Buffers buffers) {
 
 std::string text_of_sum(const DataParallelOptions& options) {
   if (options.sum == Sum::exact) return "exact";
-  return "fast, by " + (options.engine ? options.engine->name() : "nccl");
+  if (!options.engine) return "fast, by nccl";
+  return "fast, by " + options.engine->name() +
+         (options.engine->has_ended() ? ", which has been aborted" : "");
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ void DataParallelState::open_backward() {
   if (!is_weighted_ && own_.options.divide == Divide::by_weight && look.looks_at_rows()) {
     if (const auto rows = batch_rows()) look.rows(static_cast<std::uint64_t>(*rows));
   }
-  open_parts(counts_alone(weight));
+  in_step([&] { open_parts(counts_alone(weight)); });
 }
 
 /// The exchange has opened the step. `is_alone`: of one backward, of this worker alone.

@@ -50,6 +50,11 @@ FastGradients::FastGradients(const WrappedModel& model, StepExchange& exchange,
         "the engine {} of \"{}\" has rank {} of {}, and has to have rank {} of {}", engine_->name(),
         exchange.options().name, engine_->rank(), engine_->size(), group.rank(), group.size()));
   }
+  if (engine_->has_ended_ || engine_->is_taken_) {
+    throw InvalidArgument(fmt::format(
+        "the engine {} of \"{}\" {}: make one of its own", engine_->name(), exchange.options().name,
+        engine_->has_ended_ ? "has been aborted" : "is that of another DataParallel"));
+  }
   for (auto& parameters : buckets_of(model, exchange)) {
     Bucket bucket;
     bucket.type = sum_type(model.tensor(parameters.front()));
@@ -61,19 +66,23 @@ FastGradients::FastGradients(const WrappedModel& model, StepExchange& exchange,
     bucket.parameters = std::move(parameters);
     buckets_.push_back(std::move(bucket));
   }
-  if (model.device().is_cpu()) return;
-  const auto& deadline = exchange.options().deadline;
-  gathers_ = std::make_unique<TorchDevice>(group, model.device(), deadline);
-  sums_ = std::make_unique<TorchDevice>(group, model.device(), deadline);
+  if (!model.device().is_cpu()) {
+    const auto& deadline = exchange.options().deadline;
+    gathers_ = std::make_unique<TorchDevice>(group, model.device(), deadline);
+    sums_ = std::make_unique<TorchDevice>(group, model.device(), deadline);
+  }
+  engine_->is_taken_ = true;
 }
 
 FastGradients::~FastGradients() {
   if (is_running_) end("its DataParallel has ended");
+  engine_->is_taken_ = false;
 }
 
 void FastGradients::end(const std::string& why) noexcept {
   if (!ended_.empty()) return;
   ended_ = why;
+  engine_->has_ended_ = true;
   engine_->abort();
 }
 
@@ -157,7 +166,7 @@ void FastGradients::begin_next() {
         is_running_ = true;
         try {
           engine_->all_reduce(bucket.flat);
-        } catch (const std::exception&) {
+        } catch (...) {
           failure_ = exception_text();  // maybe for a peer that has ended: who it was comes later
         }
       },
@@ -226,7 +235,7 @@ bool FastGradients::has_finished(const DeviceMark& mark) {
   if (!failure_.empty()) return false;
   try {
     if (!engine_->finished()) return false;
-  } catch (const std::exception&) {
+  } catch (...) {
     failure_ = exception_text();
     return false;
   }
@@ -244,7 +253,8 @@ void FastGradients::apply(const StepFacts&) {
         [&] {
           // By a tensor: devices multiply by the inverse of a number.
           const auto divide = [](const torch::Tensor& sum, double by) {
-            if (by != 1) sum.div_(torch::full({1}, by, sum.options()));
+            const auto all = sum.dim() == 0 ? sum.unsqueeze(0) : sum;
+            if (by != 1) all.div_(torch::full({1}, by, sum.options()));
           };
           for (const auto p : bucket.parameters) {
             if (!nodes.touched(p)) continue;
@@ -284,7 +294,7 @@ void FastGradients::drop() noexcept {
     if (!failure_.empty()) return end(failure_text());
     begin_missed(protocol.numbers().done + 1);
     for (auto& bucket : buckets_) bucket.flat.reset();
-  } catch (const std::exception&) {
+  } catch (...) {
     failure_ = exception_text();
     end(failure_text());
   }
