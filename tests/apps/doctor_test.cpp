@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <sys/syscall.h>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "apps/tutti/run/processor_set.h"
@@ -146,8 +147,9 @@ TEST(Doctor, SaysWhatGpusNeed) {
 }
 
 TEST(Doctor, AsksTheDriverOfGpus) {
-  const auto run = run_command(
-      {"doctor", "--json"}, {.environment = {std::string("LD_PRELOAD=") + TUTTI_STAND_IN_DRIVER}});
+  const auto folder = std::filesystem::path(TUTTI_STAND_IN_DRIVER).parent_path();
+  const auto run =
+      run_command({"doctor", "--json"}, {.environment = {"LD_LIBRARY_PATH=" + folder.string()}});
   EXPECT_EQ(run.status, 0);
   const auto gpus = nlohmann::json::parse(run.out)["gpus"];
   EXPECT_EQ(gpus["driver_cuda"], 13000);
