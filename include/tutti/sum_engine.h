@@ -8,7 +8,6 @@
 //
 // Threads: one at a time, as a DataParallel calls it. Failure: each function's.
 
-#include <c10/util/intrusive_ptr.h>
 #include <torch/torch.h>
 
 #include <chrono>

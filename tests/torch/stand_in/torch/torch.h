@@ -16,11 +16,17 @@ struct IntArrayRef {};
 
 }  // namespace at
 
+namespace c10 {
+template <class Target>
+class intrusive_ptr;
+}  // namespace c10
+
 namespace torch {
 using at::IntArrayRef;
 using at::kFloat32;
 using at::ScalarType;
 using at::Tensor;
+struct Device {};
 namespace nn {
 struct Module {
   virtual ~Module();
