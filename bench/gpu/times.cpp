@@ -1,9 +1,9 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 
+#include "common/median.h"
 #include "device_option.h"
 #include "gpu/parts.h"
 #include "step/models.h"
@@ -27,12 +27,6 @@ double seconds_of(torch::Device device, Call&& call) {
   call();
   synchronize(device);
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 /// A model, its optimizer, and a batch of this worker's own.

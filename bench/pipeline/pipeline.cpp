@@ -11,7 +11,6 @@
 
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -21,6 +20,7 @@
 #include <vector>
 
 #include "common/control.h"
+#include "common/median.h"
 #include "torch/pipeline/stage_graph.h"
 #include "torch/recompute/memory_meter.h"
 #include "tutti/pipeline_timeline.h"
@@ -193,12 +193,6 @@ class StageAlone {
   std::int64_t next_ = 0;
 };
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
 std::vector<std::int64_t> bounds(const tutti::Group& group, StageAlone& stage, int count) {
   group.barrier();
   std::array<std::vector<double>, 4> samples;
@@ -207,7 +201,7 @@ std::vector<std::int64_t> bounds(const tutti::Group& group, StageAlone& stage, i
     for (std::size_t k = 0; k < parts.size(); ++k) samples[k].push_back(parts[k]);
   }
   std::vector<double> own;
-  for (const auto& values : samples) own.push_back(median(values));
+  for (const auto& values : samples) own.push_back(bench::median(values));
   std::vector<double> all(own.size() * static_cast<std::size_t>(group.size()));
   group.all_gather({own.data(), std::ssize(own), tutti::DType::float64},
                    {all.data(), std::ssize(all), tutti::DType::float64});

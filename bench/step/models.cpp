@@ -87,7 +87,7 @@ Recipe convolution(int times) {
   return {model.ptr(), draw, ten_classes(model)};
 }
 
-/// That of examples/12_mnist_parallel.cpp, with its dropout.
+/// The network of examples/12_mnist_parallel.cpp, with its dropout.
 Recipe digits(int times) {
   const auto layer = [](int in, int out) { return nn::Conv2d(nn::Conv2dOptions(in, out, 5)); };
   nn::Sequential model(layer(1, 10), nn::MaxPool2d(2), nn::ReLU(), layer(10, 20),

@@ -43,7 +43,7 @@ class Streams {
   void hold(Held held);
 
   void push(const c10::Stream& stream, std::function<void()> work);
-  /// Of work that is called until it returns true: it needs other processes.
+  /// Queues work that is called until it returns true: it needs other processes.
   void push_shared(const c10::Stream& stream, std::function<bool()> work);
   Place end_of(const c10::Stream& stream);
   /// What is pushed to `stream` from now on runs after `place` has been passed. Runs nothing.

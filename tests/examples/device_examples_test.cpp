@@ -37,7 +37,7 @@ class DeviceExamples : public ::testing::Test {
   static std::vector<std::string> test_device(const std::string& held) {
     return {"LD_PRELOAD=" + program("libtest_device.so"), "TEST_DEVICE_HELD=" + held};
   }
-  /// That of all workers that printed one.
+  /// The digest that all workers which print one have.
   static std::string digest(const Finished& result) {
     EXPECT_EQ(result.status, 0) << result.err;
     const std::regex pattern("parameters sha256 ([0-9a-f]{64})");

@@ -165,7 +165,7 @@ TEST(FastFailures, AnEngineThatWasAbortedOrIsAnothersIsRefused) {
       }
       EXPECT_EQ(engine->has_ended(), job.rank() == 1);
     }
-    // Of rank 0 because its sums had not finished when its DataParallel ended.
+    // Rank 0's was too, because its sums had not finished when its DataParallel ended.
     EXPECT_THAT(text_of<InvalidArgument>([&] { DataParallel third(job, *model, options); }),
                 HasSubstr("has been aborted: make one of its own"));
     auto others = options;

@@ -70,11 +70,17 @@ std::string flags_text() {
                      text_of(flags.cudnn), text_of(flags.benchmark));
 }
 
+/// Null where the driver does not show it.
+const Gpu* gpu_of(const GpuDriver& driver, c10::Device device) {
+  const auto number = static_cast<std::size_t>(device.index());
+  return number < driver.gpus.size() ? &driver.gpus[number] : nullptr;
+}
+
 std::string uuid_of(c10::Device device) {
   if (!device.is_cuda()) return "";
   const auto driver = read_gpu_driver();
-  const auto number = static_cast<std::size_t>(device.index());
-  return number < driver.gpus.size() ? driver.gpus[number].uuid : "";
+  const auto* const gpu = gpu_of(driver, device);
+  return gpu != nullptr ? gpu->uuid : "";
 }
 
 }  // namespace
@@ -117,10 +123,9 @@ std::vector<std::pair<std::string, std::string>> device_facts(c10::Device device
   facts.emplace_back("TF32", tf32());
   if (!device.is_cuda()) return facts;
   const auto driver = read_gpu_driver();
-  const auto number = static_cast<std::size_t>(device.index());
-  if (number < driver.gpus.size()) {
-    const auto& gpu = driver.gpus[number];
-    facts.emplace_back("GPU", fmt::format("{}, {} multiprocessors", gpu.name, gpu.multiprocessors));
+  if (const auto* const gpu = gpu_of(driver, device)) {
+    facts.emplace_back("GPU",
+                       fmt::format("{}, {} multiprocessors", gpu->name, gpu->multiprocessors));
   }
   facts.emplace_back("CUDA of the driver", std::to_string(driver.cuda));
   const auto& hooks = at::detail::getCUDAHooks();

@@ -115,7 +115,7 @@ std::shared_ptr<SumEngine> nccl_engine(const Group& group, torch::Device device,
   } catch (const Unsupported& error) {
     why = error.what();
   }
-  // Who has none would let the others wait for it in NCCL.
+  // A worker without the library would let the others wait for it in NCCL.
   const auto all = gather_texts(group, why, {.label = "NCCL"});
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].empty()) continue;

@@ -28,7 +28,8 @@ constexpr int kInProgress = 7;
 constexpr int kMostRanks = 8;
 constexpr std::size_t kMostBytes = std::size_t{1} << 20;
 
-/// Of all workers. A worker posts its part of sum k once all have taken what sum k − 1 is made of.
+/// Memory that all workers of a communicator map. A worker posts its part of sum k once all have
+/// taken what sum k − 1 is made of.
 struct Shared {
   std::atomic<int> joined;
   std::array<std::atomic<std::uint64_t>, kMostRanks> posted;
