@@ -20,6 +20,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -63,8 +64,10 @@ struct CollectiveOptions {
 class [[nodiscard]] Work {
  public:
   Work() = default;
-  /// `after_all`: done when all calls before it are, too, as a barrier is.
-  Work(std::shared_ptr<GroupState> group, std::uint64_t call, bool after_all);
+  /// `after_all`: done when all calls before it are, too, as a barrier is. `then`: called by wait()
+  /// once it is.
+  Work(std::shared_ptr<GroupState> group, std::uint64_t call, bool after_all,
+       std::function<void()> then = {});
   Work(Work&& other) noexcept;
   Work& operator=(Work&& other) noexcept;
   ~Work();
@@ -77,6 +80,7 @@ class [[nodiscard]] Work {
   std::shared_ptr<GroupState> group_;
   std::uint64_t call_ = 0;
   bool after_all_ = false;
+  std::function<void()> then_;
 };
 
 /// Shared memory of a group: one block per member, all of the same size, or one for all; each is

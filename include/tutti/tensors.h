@@ -8,8 +8,8 @@
 //
 // Threads and failure: as the functions of group.h. A tensor that is not dense (holes, overlap), or
 // of an element type that DType lacks, is Unsupported, and so is one that is written to, or looked
-// at by view_of(), with torch's negative or conjugate bit. view_of() and start_all_reduce() take
-// tensors on the CPU alone. What a device reports is DeviceFailed.
+// at by view_of(), with torch's negative or conjugate bit. view_of() takes tensors on the CPU
+// alone. What a device reports is DeviceFailed.
 
 #include <torch/torch.h>
 
@@ -48,7 +48,9 @@ torch::Tensor all_gather_variable(const Group& group, const torch::Tensor& in,
                                   const CollectiveOptions& options = {});
 void broadcast(const Group& group, torch::Tensor& inout, int root,
                const CollectiveOptions& options = {});
-/// Started and not waited for: the tensor must not be touched before Work::wait().
+/// Started and not waited for: the tensor must not be touched before Work::wait(). Of a tensor on a
+/// device nothing waits here; the others hear of the call once its values have come to the host,
+/// and Work::wait() returns when the copy back is queued on the device.
 [[nodiscard]] Work start_all_reduce(const Group& group, torch::Tensor& inout, Reduction reduction,
                                     const CollectiveOptions& options = {});
 

@@ -13,6 +13,7 @@
 #include "base/timeline.h"
 #include "comm/channels.h"
 #include "comm/check_operation.h"
+#include "comm/device_copy.h"
 #include "comm/group_state.h"
 #include "comm/host_link.h"
 #include "comm/local/group_lanes.h"
@@ -261,6 +262,19 @@ Result Collectives<Result>::receive(View out, int from, const CollectiveOptions&
 
 template class Collectives<void>;
 template class Collectives<Work>;
+
+Work start_all_reduce(const Group& group, View inout, Reduction reduction,
+                      const CollectiveOptions& options, DeviceCopy copy) {
+  Operation operation = all_reduce_of(inout, inout, reduction, options);
+  operation.in_background = true;
+  operation.input = std::move(copy.input);
+  operation.original = copy.original;
+  return {group.state(), start(*group.state(), operation), false, std::move(copy.give)};
+}
+
+void require_apart(const Group& group, const ConstView& original) {
+  group.state()->collectives().require_apart(original);
+}
 
 std::vector<int> all_ranks(const Job& job) {
   std::vector<int> ranks(static_cast<std::size_t>(job.size()));

@@ -10,13 +10,15 @@
 
 namespace tutti {
 
-Work::Work(std::shared_ptr<GroupState> group, std::uint64_t call, bool after_all)
-    : group_(std::move(group)), call_(call), after_all_(after_all) {}
+Work::Work(std::shared_ptr<GroupState> group, std::uint64_t call, bool after_all,
+           std::function<void()> then)
+    : group_(std::move(group)), call_(call), after_all_(after_all), then_(std::move(then)) {}
 
 Work::Work(Work&& other) noexcept
     : group_(std::move(other.group_)),
       call_(std::exchange(other.call_, 0)),
-      after_all_(other.after_all_) {}
+      after_all_(other.after_all_),
+      then_(std::move(other.then_)) {}
 
 Work& Work::operator=(Work&& other) noexcept {
   if (this != &other) {
@@ -24,6 +26,7 @@ Work& Work::operator=(Work&& other) noexcept {
     group_ = std::move(other.group_);
     call_ = std::exchange(other.call_, 0);
     after_all_ = other.after_all_;
+    then_ = std::move(other.then_);
   }
   return *this;
 }
@@ -41,8 +44,10 @@ void Work::wait() {
   if (!group_) return;
   const std::shared_ptr<GroupState> group = std::move(group_);
   const TimelineSpan span(group->job().timeline(), "wait for a started collective");
+  const auto then = std::exchange(then_, nullptr);
   GroupLanes& collectives = group->collectives();
   after_all_ ? collectives.wait_up_to(call_) : collectives.wait(call_);
+  if (then) then();
 }
 
 bool Work::done() {

@@ -11,6 +11,9 @@ CallsUnderWay::Bytes CallsUnderWay::bytes_of(const ConstView& span) {
 }
 
 CallsUnderWay::Memory CallsUnderWay::memory_of(const Operation& operation) const {
+  if (operation.original.data != nullptr) {
+    return {.read = bytes_of(operation.original), .written = bytes_of(operation.original)};
+  }
   const auto kind = operation.kind;
   const bool is_root = operation.root == rank_;
   const bool gives = !is_from_root(kind) || is_root;
@@ -37,6 +40,16 @@ std::optional<CallsUnderWay::Clash> CallsUnderWay::clash_of(const Operation& ope
       if (!writes && !its.written.overlap(mine->read) && !its.read.overlap(mine->written)) continue;
       return Clash{l, s, writes || its.written.overlap(mine->read),
                    writes || its.read.overlap(mine->written)};
+    }
+  }
+  return {};
+}
+
+std::optional<CallsUnderWay::Clash> CallsUnderWay::writer_of(const ConstView& memory) const {
+  const Bytes bytes = bytes_of(memory);
+  for (std::size_t l = 0; l < lanes_.size(); ++l) {
+    for (auto s = lanes_[l].completed + 1; s <= lanes_[l].started; ++s) {
+      if (lanes_[l].memory[s % kRing].written.overlap(bytes)) return Clash{l, s, true, true};
     }
   }
   return {};

@@ -36,6 +36,8 @@ class CallsUnderWay {
   /// Makes room for it.
   std::optional<Clash> clash_of(const Operation& operation, std::size_t lane,
                                 std::uint64_t sequence);
+  /// The first call that writes this memory.
+  std::optional<Clash> writer_of(const ConstView& memory) const;
   void add(const Operation& operation, std::size_t lane, std::uint64_t sequence);
   /// The lane's operations up to this one are complete.
   void complete(std::size_t lane, std::uint64_t sequence);

@@ -66,6 +66,16 @@ void GroupLanes::refuse(const Operation& operation, const CallsUnderWay::Clash& 
       verb(clash.new_one_writes), verb(clash.writes), lanes_[clash.lane]->what(clash.sequence)));
 }
 
+void GroupLanes::require_apart(const ConstView& original) {
+  const auto clash = under_way_.writer_of(original);
+  if (!clash) return;
+  check();
+  throw InvalidArgument(
+      fmt::format("a collective of a tensor on a device, call {} of group \"{}\", touches memory "
+                  "that a call under way writes: {}; wait for that one first",
+                  started_ + 1, members_.group.name, lanes_[clash->lane]->what(clash->sequence)));
+}
+
 bool GroupLanes::test(std::uint64_t call) {
   members_.job.require_own();
   TUTTI_CHECK(call <= started_, "call {} was not started", call);

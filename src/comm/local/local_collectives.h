@@ -87,6 +87,7 @@ class LocalCollectives final : public Unfinished {
     std::uint64_t staged = 0;  ///< chunks of this operation staged so far
     std::optional<std::chrono::milliseconds> patience;
     std::vector<std::shared_ptr<void>> pins;
+    std::shared_ptr<ComingInput> input;
   };
   /// The wait of a thread that polls, since it first found a part missing.
   struct Polled {
@@ -105,8 +106,11 @@ class LocalCollectives final : public Unfinished {
   // Starting (local_collectives_start.cpp).
   void make_room(std::uint64_t sequence);
   Way way_of(const Transfer& transfer, OperationKind kind) const;
-  void begin_by_place(std::uint64_t sequence);
-  void begin_slices(std::uint64_t sequence);
+  /// What others need of this member for its first wait.
+  void lay_ready(std::uint64_t sequence);
+  /// The others hear of those whose input has come, in their order. False where the oldest
+  /// operation is not among them, for which `wait` waits.
+  bool arrive_ready(Drive drive);
 
   // Progress (local_collectives_progress.cpp).
   /// Makes progress on the oldest operation. Returns false where it would have to wait and may not.
@@ -163,6 +167,7 @@ class LocalCollectives final : public Unfinished {
 
   std::array<Pending, kRing> pending_;
   std::uint64_t started_ = 0;
+  std::uint64_t arrived_ = 0;  ///< of these the others may have heard
   std::uint64_t completed_ = 0;
   std::uint64_t known_finished_ = 0;  ///< all members have finished this many operations, or more
   std::uint64_t chunks_done_ = 0;     ///< of all completed large operations

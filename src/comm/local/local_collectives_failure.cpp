@@ -63,7 +63,7 @@ void LocalCollectives::fail_first_mismatch(std::uint64_t sequence) {
 }
 
 std::uint64_t LocalCollectives::first_mismatch_up_to(std::uint64_t call) const {
-  for (std::uint64_t sequence = completed_ + 1; sequence <= started_; ++sequence) {
+  for (std::uint64_t sequence = completed_ + 1; sequence <= arrived_; ++sequence) {
     if (call_of(sequence) > call || !lane_members_.all_reached(Goal::arrived, sequence)) return 0;
     const Transfer& transfer = pending_[sequence % kRing].transfer;
     if (!lane_members_.agree(sequence) || transfer.disagreeing()) return sequence;
@@ -128,7 +128,7 @@ std::uint64_t LocalCollectives::first_failed() {
 }
 
 bool LocalCollectives::lacks_nothing(std::uint64_t sequence) {
-  if (sequence > started_ || !ends_alike(sequence)) return false;
+  if (sequence > arrived_ || !ends_alike(sequence)) return false;
   const Pending& operation = pending(sequence);
   if (operation.phase == Phase::arriving) {
     return operation.way != Way::slices && lane_members_.all_reached(Goal::arrived, sequence) &&

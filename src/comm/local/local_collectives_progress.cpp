@@ -62,6 +62,7 @@ void LocalCollectives::wait(std::uint64_t sequence) {
 }
 
 bool LocalCollectives::advance(Drive drive) {
+  if (arrived_ < started_ && !arrive_ready(drive)) return false;
   const std::uint64_t sequence = completed_ + 1;
   Pending& oldest = pending(sequence);
   if (oldest.phase == Phase::arriving) {

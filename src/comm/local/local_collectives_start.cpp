@@ -34,6 +34,7 @@ std::uint64_t LocalCollectives::start(const Operation& operation) {
   // Whatever had this place before is complete: at most kRing - 1 operations are under way.
   Pending& mine = pending(sequence);
   mine.patience = operation.deadline;
+  mine.input = operation.input;
   if (sequence - known_finished_ > kRing - 1) make_room(sequence);
   mine.phase = Phase::arriving;
   mine.chunk = 0;
@@ -48,30 +49,43 @@ std::uint64_t LocalCollectives::start(const Operation& operation) {
     arrival.in = regions_.locate(members_.rank, operation.in.data, operation.in.bytes());
     arrival.out = regions_.locate(members_.rank, operation.out.data, operation.out.bytes());
   }
-  switch (mine.way) {
-    case Way::one_wait:
-      mine.transfer.write_inline();
-      break;
-    case Way::by_place:
-      begin_by_place(sequence);
-      break;
-    case Way::slices:
-    case Way::links:
-      begin_slices(sequence);
-      break;
-  }
-
   started_ = sequence;
   has_background_ = has_background_ || operation.in_background;
-  arrival.hash.store(mine.hash, std::memory_order_relaxed);
-  arrival.finished.store(completed_, std::memory_order_relaxed);
-  if (spans_hosts_) {
-    publish_arrival(sequence);
-  } else {
-    arrival.sequence.store(sequence, std::memory_order_release);
-    announce(job_.board());
-  }
+  arrive_ready(Drive::poll);
   return sequence;
+}
+
+bool LocalCollectives::arrive_ready(Drive drive) {
+  while (arrived_ < started_) {
+    const auto sequence = arrived_ + 1;
+    Pending& next = pending(sequence);
+    if (next.input != nullptr) {
+      try {
+        if (drive == Drive::wait && arrived_ == completed_) {
+          next.input->wait();
+        } else if (!next.input->has_come()) {
+          break;
+        }
+      } catch (...) {
+        end_with_current_exception();
+        throw;
+      }
+      next.input.reset();
+    }
+    lay_ready(sequence);
+    arrived_ = sequence;
+    ++moves_;
+    Arrival& arrival = control_.arrival(members_.rank, sequence);
+    arrival.hash.store(next.hash, std::memory_order_relaxed);
+    arrival.finished.store(completed_, std::memory_order_relaxed);
+    if (spans_hosts_) {
+      publish_arrival(sequence);
+    } else {
+      arrival.sequence.store(sequence, std::memory_order_release);
+      announce(job_.board());
+    }
+  }
+  return arrived_ > completed_;
 }
 
 /// Slot and inline buffer of `sequence` are free once all members have finished the operation that
@@ -103,24 +117,30 @@ LocalCollectives::Way LocalCollectives::way_of(const Transfer& transfer, Operati
   return may_pay ? Way::by_place : Way::one_wait;
 }
 
-/// Where waits are expensive, saving one is worth a copy. Members may decide differently, or give
-/// more than has room: then the copies were in vain.
-void LocalCollectives::begin_by_place(std::uint64_t sequence) {
-  Arrival& arrival = control_.arrival(members_.rank, sequence);
-  const Transfer& transfer = pending(sequence).transfer;
-  if (transfer.is_pairwise()
-          ? transfer.contribution() > small_bytes(members_.size)
-          : arrival.in.in_region() && arrival.out.in_region() && !job_.crowded()) {
-    return;
-  }
-  arrival.in.region = Location::kInlined;
-  transfer.write_inline();
-}
-
-void LocalCollectives::begin_slices(std::uint64_t sequence) {
+void LocalCollectives::lay_ready(std::uint64_t sequence) {
   Pending& mine = pending(sequence);
-  const Arrival& arrival = control_.arrival(members_.rank, sequence);
-  const bool stages = mine.transfer.gives() && !arrival.in.in_region();
+  const Transfer& transfer = mine.transfer;
+  Arrival& arrival = control_.arrival(members_.rank, sequence);
+  switch (mine.way) {
+    case Way::one_wait:
+      transfer.write_inline();
+      return;
+    case Way::by_place:
+      // Where waits are expensive, saving one is worth a copy. Members may decide differently, or
+      // give more than has room: then the copies were in vain.
+      if (transfer.is_pairwise()
+              ? transfer.contribution() > small_bytes(members_.size)
+              : arrival.in.in_region() && arrival.out.in_region() && !job_.crowded()) {
+        return;
+      }
+      arrival.in.region = Location::kInlined;
+      transfer.write_inline();
+      return;
+    case Way::slices:
+    case Way::links:
+      break;
+  }
+  const bool stages = transfer.gives() && !arrival.in.in_region();
   if (!stages || members_.size == 1 || completed_ != sequence - 1) return;
   if (spans_hosts_) return;
   // No other operation is under way, so the first chunk can be ready before the others look for it.

@@ -2,15 +2,17 @@
 
 // One collective, as one member asks for it.
 //
-// Threads: plain data.
+// Threads: plain data, and what is on its way belongs to the thread that moves the operation.
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
 
+#include "base/coming_input.h"
 #include "job/wire/rank_set.h"
 #include "tutti/dtype.h"
 
@@ -66,6 +68,10 @@ struct Operation {
   std::optional<std::chrono::milliseconds> deadline;
   /// Makes progress while the thread that started it waits for something else of the job.
   bool in_background = false;
+  /// Until it has come, others do not hear of the call; null: `in` is there.
+  std::shared_ptr<ComingInput> input;
+  /// The program's memory, on a device, of which `in` and `out` are the host's copy.
+  ConstView original;
 };
 
 /// Throws when a member that has not done its part is known not to do it any more. `missing` gives

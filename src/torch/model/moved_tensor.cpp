@@ -1,5 +1,6 @@
 #include "torch/model/moved_tensor.h"
 
+#include "comm/device_copy.h"
 #include "torch/model/layout.h"
 #include "tutti/tensors.h"
 
@@ -11,16 +12,28 @@ MovedTensor::MovedTensor(const Group& group, const torch::Tensor& tensor,
   require_strided(tensor);
   if (tensor.is_cpu()) return;
   require_dense(tensor);
-  static_cast<void>(dtype_of(tensor));
+  require_apart(group, {tensor.const_data_ptr(), tensor.numel(), dtype_of(tensor)});
   device_.emplace(group, tensor.device(), options.deadline);
   host_ = device_->host_like(tensor);
 }
 
 View MovedTensor::values() {
+  const View view = coming();
+  wait();
+  return view;
+}
+
+View MovedTensor::coming() {
   if (!device_) return view_of(tensor_);
   device_->copy(tensor_, host_);
-  device_->wait(device_->mark(), [] { return std::string("the tensor of a collective"); });
+  mark_ = device_->mark();
   return view_of(host_);
+}
+
+bool MovedTensor::has_come() { return !mark_ || device_->has_passed(mark_); }
+
+void MovedTensor::wait() {
+  if (mark_) device_->wait(mark_, [] { return std::string("the tensor of a collective"); });
 }
 
 View MovedTensor::room() const { return view_of(device_ ? host_ : tensor_); }

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "base/check.h"
+#include "comm/device_copy.h"
 #include "kernels/hash.h"
 #include "torch/model/layout.h"
 #include "torch/model/moved_tensor.h"
@@ -167,14 +169,23 @@ void broadcast(const Group& group, torch::Tensor& inout, int root,
 
 Work start_all_reduce(const Group& group, torch::Tensor& inout, Reduction reduction,
                       const CollectiveOptions& options) {
-  if (inout.defined() && !inout.is_cpu()) {
-    throw Unsupported(fmt::format("start_all_reduce of a tensor on {}: all_reduce() takes it",
-                                  inout.device().str()));
+  const auto is_moved = [&] {
+    if (!inout.is_inference()) inout.unsafeGetTensorImpl()->bump_version();
+  };
+  if (!inout.defined() || inout.is_cpu()) {
+    const auto view = view_of(inout);
+    const Layout layout(inout);
+    is_moved();
+    return group.start().all_reduce(view, reduction, layout.with(options));
   }
-  const auto view = view_of(inout);
+  const auto moved = std::make_shared<MovedTensor>(group, inout, options);
   const Layout layout(inout);
-  if (!inout.is_inference()) inout.unsafeGetTensorImpl()->bump_version();
-  return group.start().all_reduce(view, view, reduction, layout.with(options));
+  const auto view = moved->coming();
+  is_moved();
+  return start_all_reduce(group, view, reduction, layout.with(options),
+                          {.input = moved,
+                           .original = {inout.const_data_ptr(), inout.numel(), view.dtype},
+                           .give = [moved] { moved->give(); }});
 }
 
 torch::Tensor shared_zeros(const Group& group, torch::IntArrayRef sizes, torch::ScalarType dtype) {
