@@ -34,10 +34,11 @@ struct StepReport {
   double exposed_seconds = 0;
   int parameters_touched = 0;
   int parameters_skipped = 0;
-  std::int64_t leaves = 0;      ///< micro-batches over all workers
-  double weight = 0;            ///< Σ of their weights
-  int nodes_held = 0;           ///< folded nodes that this worker published
-  int zero_copy_gradients = 0;  ///< gradients that stayed where this backward made them
+  std::int64_t leaves = 0;  ///< micro-batches over all workers
+  double weight = 0;        ///< Σ of their weights
+  int nodes_held = 0;       ///< folded nodes that this worker published
+  /// Gradients that stayed where this backward, or the copy from its device, made them.
+  int zero_copy_gradients = 0;
   /// What this worker gave other workers' stages of a pipeline: activations, and their gradients.
   std::size_t stage_bytes = 0;
   /// The part of stage_bytes that is gradients of parameters which an earlier stage reads too.

@@ -182,6 +182,13 @@ class PinnedAllocator final : public c10::Allocator {
   }
 };
 
+// Those of cuda_runtime_api.h.
+constexpr int kAlreadyRegistered = 712;
+constexpr int kNotRegistered = 713;
+constexpr int kNotPermitted = 800;
+int registration_error = 0;
+int left_error = 0;  ///< until somebody asks
+
 }  // namespace
 
 void open_memory() {
@@ -228,4 +235,31 @@ void pin(const void* begin, std::size_t bytes) {
 }
 void unpin(const void* begin) { PinnedRanges::all().remove(static_cast<const std::byte*>(begin)); }
 
+void refuse_registration(bool refuses) { registration_error = refuses ? kNotPermitted : 0; }
+
 }  // namespace tutti::test_device
+
+// What CUDA's library has, by the names that this device's would have.
+extern "C" {
+
+__attribute__((visibility("default"))) int testHostRegister(void* begin, std::size_t bytes,
+                                                            unsigned /*flags*/) {
+  using namespace tutti::test_device;
+  if (registration_error != 0) return left_error = registration_error;
+  if (is_pinned(begin, 1)) return left_error = kAlreadyRegistered;
+  pin(begin, bytes);
+  return 0;
+}
+
+__attribute__((visibility("default"))) int testHostUnregister(void* begin) {
+  using namespace tutti::test_device;
+  if (!is_pinned(begin, 1)) return left_error = kNotRegistered;
+  unpin(begin);
+  return 0;
+}
+
+__attribute__((visibility("default"))) int testGetLastError() {
+  return std::exchange(tutti::test_device::left_error, 0);
+}
+
+}  // extern "C"

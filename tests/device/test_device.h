@@ -51,6 +51,9 @@ void synchronize();
 /// it may be asynchronous.
 void pin(const void* begin, std::size_t bytes);
 void unpin(const void* begin);
+/// Memory is registered as with CUDA, by testHostRegister() and testHostUnregister(): from now on
+/// that fails, or no more.
+void refuse_registration(bool refuses);
 
 struct Counters {
   std::int64_t ran = 0;       ///< kernels, copies and fills that have run

@@ -73,6 +73,40 @@ TEST(Determinism, AnOperatorWithoutItIsRefusedByItsName) {
   });
 }
 
+// An operator that is refused does not name the option: libtorch's text cannot.
+TEST(Determinism, IsSaidAtTheStart) {
+  on_device_workers(1, Held::kSideStreams, [](const Job& job) {
+    const LogCapture log;
+    auto one = mlp(), other = mlp();
+    one->to(local_device(job));
+    other->to(local_device(job));
+    const DataParallel first(job, *one, {.name = "first"});
+    const DataParallel second(job, *other, {.name = "second", .deterministic = false});
+    EXPECT_EQ(log.count("4 parameters, 1 workers on test:0, deterministic operators alone "
+                        "(DataParallelOptions::deterministic); TUTTI_LOG=debug"),
+              1);
+    EXPECT_EQ(log.count("4 parameters, 1 workers on test:0; TUTTI_LOG=debug"), 1);
+  });
+}
+
+TEST(Determinism, GeneratorsOfTheDeviceThatStandApartAreNoticed) {
+  for (const bool draws : {false, true}) {
+    on_device_workers(2, Held::kSideStreams, [&](const Job& job) {
+      const LogCapture log;
+      torch::manual_seed(7);
+      const auto where = local_device(job);
+      if (draws && job.rank() == 1) torch::rand({1000}, where);
+      auto model = mlp();
+      model->to(where);
+      DataParallel parallel(job, *model);
+      const Batch batch(4, static_cast<std::uint64_t>(job.rank()));
+      torch::mse_loss(model->forward(batch.x.to(where)), batch.y.to(where)).backward();
+      EXPECT_EQ(log.count("torch's generator has one seed on all workers"),
+                draws && job.rank() == 0 ? 1 : 0);
+    });
+  }
+}
+
 TEST(Determinism, HasToBeAskedForByAll) {
   on_device_workers(2, Held::kSideStreams, [](const Job& job) {
     auto model = mlp();

@@ -167,9 +167,6 @@ TEST(DeviceFailures, WhatIsNotOfferedIsRefusedByName) {
     EXPECT_THAT(text_of<Unsupported>(
                     [&] { Trainer trainer(job, *trained, Sgd{.lr = 0.1}, {.shards = 2}); }),
                 HasSubstr("Trainer takes models on the CPU"));
-    EXPECT_THAT(
-        text_of<Unsupported>([&] { AveragedParallel averaged(job, *trained, local_sgd(2)); }),
-        HasSubstr("takes models on the CPU"));
   });
 }
 

@@ -236,6 +236,63 @@ std::string normalised(const Job& job, c10::Device where) {
 
 TEST(DeviceSteps, WithStatisticsOfAllSamplesToo) { test::expect_bytes_of_the_cpu(normalised); }
 
+// promise: step_report.h#zero_copy_gradients
+TEST(DeviceSteps, HaveTheirGradientsCopiedToWhereTheyAreFolded) {
+  for (const auto held : kProfiles) {
+    on_device_workers(2, held, [](const Job& job) {
+      const auto trained = [&](bool is_refused) {
+        test_device::refuse_registration(is_refused);
+        torch::manual_seed(1);
+        Numbers model;
+        model.to(local_device(job));
+        DataParallel parallel(job, model);
+        torch::optim::SGD optimizer(model.parameters(), 0.125);
+        for (std::uint64_t step = 1; step <= 4; ++step) {
+          const auto before = test_device::counters().unpinned;
+          model.zero_grad();
+          model.loss(step, 0, 6 + job.rank(), local_device(job)).backward();
+          EXPECT_EQ(test_device::counters().unpinned, before);
+          EXPECT_EQ(parallel.report().zero_copy_gradients, is_refused ? 0 : 4);
+          optimizer.step();
+        }
+        return state_of(model);
+      };
+      const auto usual = trained(false);
+      EXPECT_GT(usual.size(), 0u);
+      EXPECT_EQ(trained(true), usual);
+    });
+  }
+}
+
+// One micro-batch after another comes to slots that are free again, or to more of them.
+TEST(DeviceSteps, OfManyMicroBatchesHaveThemThereToo) {
+  on_device_workers(3, Held::kDefaultStreams, [](const Job& job) {
+    const auto where = local_device(job);
+    torch::nn::Linear model(6, 40);
+    model->to(where);
+    DataParallel parallel(job, *model);
+    for (int step = 1; step <= 3; ++step) {
+      model->zero_grad();
+      auto scope = parallel.accumulate({.micro_batches = 5 + job.rank()});
+      for (int k = 1; k <= 5 + job.rank(); ++k) {
+        scope.micro_batch(1, [&] {
+          return model->forward(torch::full({2, 6}, k * 1.0F).to(where)).sum();
+        });
+      }
+      scope.finish();
+      float sum = 0;
+      for (int n = 0; n < 3; ++n) {
+        for (int k = 1; k <= 5 + n; ++k) sum += 2 * static_cast<float>(k);
+      }
+      const auto grad = model->weight.grad().cpu() * 18;  // micro-batches
+      EXPECT_TRUE(torch::allclose(grad, torch::full({40, 6}, sum))) << grad[0][0];
+      if (step == 3) {
+        EXPECT_GT(parallel.report().zero_copy_gradients, 2);
+      }
+    }
+  });
+}
+
 TEST(DeviceSteps, AreReportedWithWhatTheDeviceCosts) {
   on_device_workers(2, Held::kSideStreams, [](const Job& job) {
     Numbers model;

@@ -42,7 +42,6 @@ std::unique_ptr<ParallelAveraging> start(const std::function<Group()>& group_of,
         fmt::format("averaging {}: \"{}\" is split over the workers, whose steps have to be one",
                     policy->name(), layers.parameters.front().first));
   }
-  model.require_on_cpu();
   require_free(model, *policy);
   const Group group = group_of();
   require_whole(model, group, "AveragedParallel");

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -56,10 +57,11 @@ std::vector<std::uint32_t> all_parameters(const Plan& plan) {
   return all;
 }
 
-std::vector<std::byte*> values_of(const WrappedModel& model) {
+std::vector<std::byte*> values_of(const WrappedModel& model, const HostCopies* host) {
   std::vector<std::byte*> values;
-  for (const auto& item : model.parameters()) {
-    values.push_back(static_cast<std::byte*>(item.second.data_ptr()));
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    const auto& tensor = host != nullptr ? host->of_parameter(p) : model.tensor(p);
+    values.push_back(static_cast<std::byte*>(tensor.data_ptr()));
   }
   return values;
 }
@@ -74,14 +76,20 @@ ParallelAveraging::ParallelAveraging(const Group& group, WrappedModel model,
       policy_(std::move(policy)),
       options_(options),
       plan_(equal_plan(group_, model_, *policy_, options_)),
+      host_(model_.device().is_cpu()
+                ? nullptr
+                : std::make_unique<HostCopies>(model_, group_, options_.deadline, options_.name)),
       rounds_(plan_, *policy_, all_parameters(plan_), options_.fusion,
               static_cast<std::size_t>(group_.size())),
-      copies_(group_, plan_, *policy_, rounds_.buckets(), values_of(model_), options_.name),
+      copies_(group_, plan_, *policy_, rounds_.buckets(), values_of(model_, host_.get()),
+              options_.name),
+      changed_(plan_.parameters().size()),
       last_due_(rounds_.buckets().size(), options_.first_step - 1),
       step_(options_.first_step - 1) {
   for (const auto& item : model_.parameters()) ParameterHooks::forget(item.second);
   send_from_first_rank(group_, model_.parameters(), options_.deadline);
   send_from_first_rank(group_, model_.buffers(), options_.deadline);
+  if (host_) host_->fetch_parameters();
   copies_.restart();
   if (group_.rank() != 0) return;
   log_info(fmt::format(
@@ -111,9 +119,10 @@ CollectiveOptions ParallelAveraging::waits(const char* label) const {
 // ---- which parameters moved ----
 
 /// A Change for each.
-std::vector<std::byte> ParallelAveraging::changes(const Members& due) const {
+std::vector<std::byte> ParallelAveraging::changes(const Members& due) {
   model_.require_all_in_place();
   model_.require_unchanged_list();
+  if (host_) host_->fetch_parameters(due);
   std::vector<std::byte> found;
   for (const auto p : due) {
     auto change = Change::none;
@@ -203,6 +212,7 @@ void ParallelAveraging::average_parameters(std::optional<std::int64_t> step) {
   }
   ++step_;
   rounds_.begin(step_);
+  std::ranges::fill(changed_, 0);
   report_ = {.step = step_, .parameters_skipped = static_cast<int>(plan_.parameters().size())};
   for (std::size_t p = 0; p < plan_.parameters().size(); ++p) {
     report_.dense_bytes += plan_.bytes_of(p);
@@ -215,12 +225,14 @@ void ParallelAveraging::average_parameters(std::optional<std::int64_t> step) {
   try {
     receive();
     for (const auto b : rounds_.due_buckets()) average(b);
+    if (host_) host_->give_parameters(changed_);
     if (!due.empty() && options_.sync_buffers) sync_buffers();
   } catch (...) {
     ended_ = std::current_exception();
     throw;
   }
   rounds_.commit();
+  if (host_) host_->report(report_);
   report_.collectives = report_.max_sent_bytes > 0 ? 1 : 0;
   report_.parameters_touched = static_cast<int>(std::ranges::count_if(
       all_parameters(plan_), [this](auto p) { return rounds_.is_averaged(p); }));
@@ -235,14 +247,23 @@ ParallelAveraging::Members ParallelAveraging::sent_in(std::size_t bucket, DType 
   return found;
 }
 
+/// What is given to a device counts there.
+void ParallelAveraging::note_changed(std::uint32_t parameter) {
+  changed_[parameter] = 1;
+  if (!host_) model_.tensor(parameter).unsafeGetTensorImpl()->bump_version();
+}
+
 /// Applies means that were in flight.
 void ParallelAveraging::receive() {
-  for (const auto p : all_parameters(plan_)) {
-    if (!rounds_.arrives(p)) continue;
+  Members arriving;
+  std::ranges::copy_if(all_parameters(plan_), std::back_inserter(arriving),
+                       [this](auto p) { return rounds_.arrives(p); });
+  if (host_) host_->fetch_parameters(arriving);
+  for (const auto p : arriving) {
     for (const auto& tile : tiles_of({p, 0, plan_.parameters()[p].spec.count})) {
       rounds_.receive(tile, copies_);
     }
-    model_.tensor(p).unsafeGetTensorImpl()->bump_version();
+    note_changed(p);
   }
 }
 
@@ -257,7 +278,7 @@ void ParallelAveraging::average(std::size_t bucket) {
       for (const auto& tile : tiles_of({p, 0, plan_.parameters()[p].spec.count})) {
         rounds_.send(tile, copies_);
       }
-      model_.tensor(p).unsafeGetTensorImpl()->bump_version();
+      note_changed(p);
     }
     for (const auto p : members) {
       rounds_.count_averaged(p, 0, copies_.messages_back());

@@ -115,11 +115,12 @@ void DataParallelState::open_parts(bool is_alone) {
   own_.step_parts.open(facts_);
 }
 
-void DataParallelState::before_step() {
+void DataParallelState::before_step(bool gradients_come) {
   require_step_together(own_.group.state()->job(), own_.options.name);
   is_used_ = true;
   own_.placed->require_sent();
   own_.gradients->release_kept();
+  if (!gradients_come) own_.gradients->settle_sums();
   own_.hooked.attach_new();
 }
 
@@ -246,7 +247,7 @@ void DataParallelState::synchronize(std::optional<double> asked) {
   if (backwards_.in_scope())
     throw InvalidArgument("synchronize() inside an accumulation scope: call its finish()");
   const bool by_hand = own_.gradients->holds_set_by_hand();
-  before_step();
+  before_step(by_hand);
   const double weight = own_.weights->take_next(asked);
   in_step([&] {
     if (by_hand) {
@@ -270,7 +271,7 @@ std::int64_t DataParallelState::join(const std::function<void()>& update) {
   tell_next_weight();
   std::int64_t answered = 0;
   while (!stopped_) {
-    before_step();
+    before_step(/*gradients_come=*/false);
     try {
       in_step([this] {
         own_.exchange->open_without_gradient(0, true);

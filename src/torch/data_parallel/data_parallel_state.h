@@ -84,7 +84,8 @@ class DataParallelState : public GradientSink,
   const StepExchange& exchange() const { return *own_.exchange; }
 
  private:
-  void before_step();
+  /// Where no gradient comes, others may write this worker's sums at once.
+  void before_step(bool gradients_come = true);
   void open_backward();
   void backward_aborted(std::exception_ptr error) noexcept;
   void open_parts(bool is_alone = false);

@@ -45,7 +45,7 @@ struct ParallelObjects {
   std::unique_ptr<DeterministicAlgorithms> deterministic;  ///< null on the CPU, or if not asked for
   std::unique_ptr<HostCopies> host;                        ///< null where the model is on the CPU
   ModelMemory memory;                                      ///< the model's, or that of these copies
-  RandomStateMark generator;
+  RandomStateMark generator{model.device()};
   std::unique_ptr<StepExchange> exchange;
   std::unique_ptr<CodedGradients> coded;  ///< null without a codec
   std::unique_ptr<DenseGradients> dense;

@@ -181,9 +181,7 @@ void ParameterGradients::commit(StepFacts& step) {
   if (host_ == nullptr) return;
   auto& device = host_->device();
   device.current_stream_waits(device.mark());
-  const auto costs = device.costs();
-  step.report.device_bytes = costs.bytes;
-  step.report.device_wait_seconds = costs.wait_seconds;
+  host_->report(step.report);
 }
 
 /// By set_data() the program may have given a view other memory.
@@ -201,10 +199,7 @@ void ParameterGradients::give(std::size_t parameter) {
   if (!is_in_place(parameter)) view = new_view(parameter);
   if (fast_ != nullptr) return fast_->give(parameter, view);
   if (host_ == nullptr) return view.unsafeGetTensorImpl()->bump_version();
-  const auto& copy = host_->of_parameter(parameter);
-  if (copy.nbytes() > 0)
-    std::memcpy(copy.data_ptr(), exchange_.nodes().result(parameter), copy.nbytes());
-  host_->device().copy(copy, view);
+  intake_.give(parameter, view);
 }
 
 void ParameterGradients::drop() noexcept {

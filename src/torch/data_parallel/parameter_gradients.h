@@ -62,7 +62,12 @@ class ParameterGradients : public StepPart {
   void release_kept();
   void publish() override {
     release_kept();
-    if (host_ != nullptr) host_->settle();  // sums of the last step may still be leaving
+    settle_sums();
+  }
+  /// Returns when those of the last step have left for the device: others may write them then.
+  /// Where this worker has gradients they come to the host behind the sums.
+  void settle_sums() {
+    if (host_ != nullptr) host_->settle();
   }
   /// Puts reduced gradients into param.grad; those that no worker wrote, or that another worker
   /// updates alone, become undefined.

@@ -137,7 +137,9 @@ std::vector<std::pair<std::string, std::string>> device_facts(c10::Device device
 std::map<std::string, std::string> remedies_of_device_facts() {
   const std::string library = "all workers need the same libraries: bits depend on their versions";
   return {{"GPU", "bits depend on it: train on GPUs of one kind"},
-          {"deterministic", "all workers need the same DataParallelOptions::deterministic"},
+          {"deterministic",
+           "all workers need the same flags of libtorch's, and the same "
+           "DataParallelOptions::deterministic"},
           {"TF32", "bits depend on it: all workers have to set libtorch's precision alike"},
           {"CUDA", library},
           {"cuDNN", library},

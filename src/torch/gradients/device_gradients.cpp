@@ -1,6 +1,9 @@
 #include "torch/gradients/device_gradients.h"
 
 #include <algorithm>
+#include <cstring>
+
+#include "torch/model/tensor_at.h"
 
 namespace tutti {
 
@@ -10,8 +13,12 @@ void DeviceGradients::add(std::size_t parameter, const torch::Tensor& gradient, 
   const auto is_of_it = [&](const Coming& one) { return one.parameter == parameter; };
   while (std::ranges::any_of(coming_, is_of_it)) write_first();
   auto& device = host_.device();
-  device.copy(gradient, host_.of_parameter(parameter));
-  coming_.push_back({parameter, last, times, device.mark()});
+  // What may be added to is not in its slot yet.
+  auto loan = last ? pinned_.lend(parameter) : nullptr;
+  const auto to = loan ? tensor_at(loan->at(), gradient, gradient.scalar_type())
+                       : host_.of_parameter(parameter);
+  device.copy(gradient, to);
+  coming_.push_back({parameter, last, times, device.mark(), to.const_data_ptr(), std::move(loan)});
   while (!coming_.empty() && device.has_passed(coming_.front().mark)) write_first();
 }
 
@@ -20,11 +27,23 @@ void DeviceGradients::settle() {
 }
 
 void DeviceGradients::write_first() {
-  const auto first = coming_.front();
-  host_.device().wait(first.mark,
-                      [&] { return "the gradient of " + host_.label(first.parameter); });
+  host_.device().wait(coming_.front().mark,
+                      [&] { return "the gradient of " + host_.label(coming_.front().parameter); });
+  const auto first = std::move(coming_.front());
   coming_.pop_front();
-  write_(first.parameter, host_.of_parameter(first.parameter).data_ptr(), first.last, first.times);
+  write_(first.parameter, first.at, first.last, first.times, first.loan != nullptr);
+}
+
+void DeviceGradients::give(std::size_t parameter, const torch::Tensor& to) {
+  auto& device = host_.device();
+  if (auto* const at = pinned_.result(parameter)) {
+    return device.copy(tensor_at(at, to, to.scalar_type()), to);
+  }
+  const auto& copy = host_.of_parameter(parameter);
+  if (copy.nbytes() > 0) {
+    std::memcpy(copy.data_ptr(), exchange_.nodes().result(parameter), copy.nbytes());
+  }
+  device.copy(copy, to);
 }
 
 }  // namespace tutti

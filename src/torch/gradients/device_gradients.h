@@ -1,7 +1,8 @@
 #pragma once
 
-// Gradients on their way from a device to the host: each is copied while backward goes on, and
-// written into the open leaf once it has come, by whoever brings the next one or waits for all.
+// Gradients on their way from a device to the host: each is copied while backward goes on, to its
+// slot if it can be, and written into the open leaf once it has come, by whoever brings the next
+// one or waits for all. Sums go the other way.
 //
 // Threads: one at a time. Failure: TorchDevice's; that of what writes.
 
@@ -10,18 +11,23 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <utility>
 
-#include "torch/gradients/host_copies.h"
+#include "sync/step/step_exchange.h"
+#include "torch/gradients/pinned_arena.h"
+#include "torch/model/host_copies.h"
 
 namespace tutti {
 
 class DeviceGradients {
  public:
-  /// `at`: the elements, in the parameter's layout.
-  using Write = std::function<void(std::size_t parameter, const void* at, bool last, double times)>;
-  /// Keeps a reference.
-  DeviceGradients(HostCopies& host, Write write) : host_(host), write_(std::move(write)) {}
+  /// `at`: the elements, in the parameter's layout, which `may_stay` there.
+  using Write = std::function<void(std::size_t parameter, const void* at, bool last, double times,
+                                   bool may_stay)>;
+  /// Keeps references.
+  DeviceGradients(HostCopies& host, StepExchange& exchange, Write write)
+      : host_(host), exchange_(exchange), write_(std::move(write)), pinned_(host, exchange) {}
 
   /// The gradient is in the parameter's layout, and may be freed at once. See GradientIntake.
   void add(std::size_t parameter, const torch::Tensor& gradient, bool last, double times);
@@ -29,6 +35,8 @@ class DeviceGradients {
   void settle();
   /// Gradients on their way are not written.
   void drop() noexcept { coming_.clear(); }
+  /// Copies this worker's sum to a tensor of the device, in the order of the device.
+  void give(std::size_t parameter, const torch::Tensor& to);
 
  private:
   struct Coming {
@@ -36,11 +44,15 @@ class DeviceGradients {
     bool last;
     double times;
     DeviceMark mark;
+    const void* at;
+    std::unique_ptr<SlotLoan> loan;  ///< null where it comes to the host's copy
   };
   void write_first();
 
   HostCopies& host_;
+  StepExchange& exchange_;
   Write write_;
+  PinnedArena pinned_;
   std::deque<Coming> coming_;
 };
 

@@ -48,8 +48,9 @@ GradientIntake::GradientIntake(const WrappedModel& model, StepExchange& exchange
     : model_(model), exchange_(exchange), sources_(sources), zero_copy_(zero_copy) {
   if (host == nullptr) return;
   coming_ = std::make_unique<DeviceGradients>(
-      *host, [this](std::size_t parameter, const void* at, bool last, double times) {
-        exchange_.leaves().write(parameter, at, last);
+      *host, exchange,
+      [this](std::size_t parameter, const void* at, bool last, double times, bool may_stay) {
+        exchange_.leaves().write(parameter, at, last, may_stay);
         if (last) note(parameter, times);
       });
 }

@@ -18,10 +18,10 @@
 #include "sync/step/gradient_source.h"
 #include "sync/step/step_exchange.h"
 #include "torch/gradients/device_gradients.h"
-#include "torch/gradients/host_copies.h"
 #include "torch/gradients/incoming_gradient.h"
 #include "torch/gradients/zero_copy_gradients.h"
 #include "torch/model/gradient_hooks.h"
+#include "torch/model/host_copies.h"
 #include "torch/model/wrapped_model.h"
 
 namespace tutti {
@@ -82,6 +82,8 @@ class GradientIntake {
   void drop() noexcept {
     if (coming_) coming_->drop();
   }
+  /// Of a model on a device: see DeviceGradients.
+  void give(std::size_t parameter, const torch::Tensor& to) { coming_->give(parameter, to); }
 
  private:
   void note(std::size_t parameter, double times);

@@ -40,14 +40,25 @@ void RandomState::restore() const {
   }
 }
 
-RandomStateMark::RandomStateMark() : seed_(default_generator().current_seed()) {
-  const RandomState now;
-  state_ = digest(now.bytes().data_ptr(), now.bytes().nbytes());
+std::uint64_t RandomState::digest() const {
+  std::uint64_t all = 0;
+  for (const auto& [generator, state] : states_) {
+    all = tutti::digest(state.const_data_ptr(), state.nbytes(), all);
+  }
+  return all;
 }
 
+std::vector<std::uint64_t> RandomState::seeds() const {
+  std::vector<std::uint64_t> seeds;
+  for (const auto& [generator, state] : states_) seeds.push_back(generator.current_seed());
+  return seeds;
+}
+
+RandomStateMark::RandomStateMark(c10::Device device) : then_(device), seeds_(then_.seeds()) {}
+
 RandomStateMark::Position RandomStateMark::position() const {
-  const auto seed = default_generator().current_seed();
-  return {seed, seed == seed_ ? state_ : 0};
+  const auto seeds = then_.seeds();
+  return {seeds.front(), seeds == seeds_ ? then_.digest() : 0};
 }
 
 }  // namespace tutti

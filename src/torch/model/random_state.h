@@ -30,6 +30,10 @@ class RandomState {
   void restore() const;
   /// State of the CPU's default generator.
   const torch::Tensor& bytes() const { return states_.front().second; }
+  /// Of all states.
+  std::uint64_t digest() const;
+  /// What each generator was seeded with last, at the call.
+  std::vector<std::uint64_t> seeds() const;
 
  private:
   std::vector<std::pair<at::Generator, torch::Tensor>> states_;
@@ -47,19 +51,19 @@ class RandomStateGuard {
   RandomState before_;
 };
 
-/// Where the default generators stood when this was made.
+/// Where the default generators, as RandomState has them, stood when this was made.
 class RandomStateMark {
  public:
-  RandomStateMark();
+  explicit RandomStateMark(c10::Device device = c10::kCPU);
   struct Position {
-    std::uint64_t seed = 0;   ///< what they were seeded with last
-    std::uint64_t state = 0;  ///< digest of where they stood; 0: unknown, they were seeded since
+    std::uint64_t seed = 0;   ///< what the CPU's was seeded with last
+    std::uint64_t state = 0;  ///< digest of where they stood; 0: unknown, one was seeded since
   };
   Position position() const;
 
  private:
-  std::uint64_t seed_;
-  std::uint64_t state_;
+  RandomState then_;
+  std::vector<std::uint64_t> seeds_;
 };
 
 }  // namespace tutti

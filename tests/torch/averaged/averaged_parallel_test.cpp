@@ -31,16 +31,28 @@ Number mean_of(const std::vector<Number>& values) {
                              static_cast<double>(values.size()));
 }
 
+std::vector<float> values_of(const torch::Tensor& tensor) {
+  const auto on_host = tensor.detach().cpu().contiguous();
+  return {on_host.data_ptr<float>(), on_host.data_ptr<float>() + on_host.numel()};
+}
+
+void set_values(const torch::Tensor& tensor, std::vector<float> values) {
+  const torch::NoGradGuard no_grad;
+  tensor.copy_(torch::from_blob(values.data(), tensor.sizes(), torch::device(torch::kCPU)));
+}
+
 /// Of all copies, elementwise; and what `combine` makes of (mean, element).
 template <class Combine>
 void become_one(const std::vector<torch::Tensor>& copies, const Combine& combine) {
-  const torch::NoGradGuard no_grad;
-  for (std::int64_t i = 0; i < copies[0].numel(); ++i) {
+  std::vector<std::vector<float>> all;
+  for (const auto& copy : copies) all.push_back(values_of(copy));
+  std::vector<float> combined;
+  for (std::size_t i = 0; i < all[0].size(); ++i) {
     std::vector<float> values;
-    for (const auto& copy : copies) values.push_back(copy.data_ptr<float>()[i]);
-    const float value = combine(mean_of(values), i);
-    for (const auto& copy : copies) copy.data_ptr<float>()[i] = value;
+    for (const auto& each : all) values.push_back(each[i]);
+    combined.push_back(combine(mean_of(values), static_cast<std::int64_t>(i)));
   }
+  for (const auto& copy : copies) set_values(copy, combined);
 }
 
 /// What worker r does in a step.
@@ -130,10 +142,7 @@ TEST(AveragedParallel, PartialUpdateTakesTheBucketsInTurn) {
 std::vector<std::vector<float>> initial_values() {
   torch::manual_seed(1);
   std::vector<std::vector<float>> values;
-  for (const auto& parameter : mlp()->parameters()) {
-    const auto* const data = parameter.data_ptr<float>();
-    values.emplace_back(data, data + parameter.numel());
-  }
+  for (const auto& parameter : mlp()->parameters()) values.push_back(values_of(parameter));
   return values;
 }
 
@@ -208,9 +217,10 @@ TEST(AveragedParallel, AMeanThatOverlapsByItsFormula) {
     const auto averaging =
         diloco(3, {.rate = 0.75, .momentum = 0.5, .warm_up = 0, .overlap = 2, .own = 0.25});
     expect_as_fleet(averaging, workers, [&](Fleet& fleet, std::int64_t step) {
-      const torch::NoGradGuard no_grad;
       for (std::size_t p = 0; p < before.size(); ++p) {
         const auto copies = fleet.copies(p);
+        std::vector<std::vector<float>> all;
+        for (const auto& copy : copies) all.push_back(values_of(copy));
         for (std::size_t i = 0; i < before[p].size(); ++i) {
           if (step == 5) {
             auto& b = before[p][i];
@@ -220,16 +230,16 @@ TEST(AveragedParallel, AMeanThatOverlapsByItsFormula) {
             value += 0.5 * (delta - double{d});
             d = static_cast<float>(delta);
             b = static_cast<float>(value);
-            for (const auto& copy : copies) {
-              auto& own = copy.data_ptr<float>()[i];
-              own = static_cast<float>(0.25 * double{own} + 0.75 * double{b});
+            for (auto& own : all) {
+              own[i] = static_cast<float>(0.25 * double{own[i]} + 0.75 * double{b});
             }
           }
           if (step % 3 != 0) continue;
           std::vector<float> values;
-          for (const auto& copy : copies) values.push_back(copy.data_ptr<float>()[i]);
+          for (const auto& own : all) values.push_back(own[i]);
           in_flight[p][i] = mean_of(values);
         }
+        for (std::size_t r = 0; r < copies.size(); ++r) set_values(copies[r], all[r]);
       }
     });
   }
@@ -259,10 +269,8 @@ TEST(AveragedParallel, DifferencesIn8BitsByTheirFormula) {
         const auto copies = fleet.copies(p);
         std::vector<std::vector<float>> sent;
         for (std::size_t r = 0; r < copies.size(); ++r) {
-          std::vector<float> difference;
-          for (std::size_t i = 0; i < before[p].size(); ++i) {
-            difference.push_back(copies[r].data_ptr<float>()[i] - before[p][i]);
-          }
+          auto difference = values_of(copies[r]);
+          for (std::size_t i = 0; i < before[p].size(); ++i) difference[i] -= before[p][i];
           sent.push_back(sent_of(std::move(difference), residuals[p][r]));
         }
         std::vector<float> means;
@@ -330,8 +338,10 @@ TEST(AveragedParallel, OnlyWhatSomebodyMovedIsSentAndCounted) {
     ASSERT_EQ(traffic.all_steps.size(), 1u);
     EXPECT_EQ(traffic.all_steps[0].bytes, 2u * 2 * 17 * 4);            // there and back, of both
     EXPECT_EQ(traffic.all_steps[0].bytes_dense, 2u * 2 * 2 * 17 * 4);  // in both steps
-    // Each parameter as it was, and room for all of them, at multiples of 64 bytes.
-    EXPECT_EQ(parallel.bytes_held(), 448u + 128 + 256 + 64 + 704);
+    // Each parameter as it was, and room for all of them, at multiples of 64 bytes; of a model on a
+    // device the host's copy, too.
+    const std::size_t copied = start.is_cpu() ? 0 : 173 * 4;
+    EXPECT_EQ(parallel.bytes_held(), 448u + 128 + 256 + 64 + 704 + copied);
   });
 }
 
@@ -534,6 +544,7 @@ TEST(AveragedParallel, BuffersAreRankZerosWhereSomethingIsDue) {
   on_workers(2, [](const Job& job) {
     for (const bool each_round : {true, false}) {
       auto model = torch::nn::Sequential(torch::nn::Linear(2, 2), torch::nn::BatchNorm1d(2));
+      here(*model);
       AveragedParallel parallel(job, *model, local_sgd(2), {.sync_buffers = each_round});
       auto mean = model->named_buffers()["1.running_mean"];
       mean.fill_(5 + job.rank());

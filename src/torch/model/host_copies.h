@@ -1,7 +1,7 @@
 #pragma once
 
 // Memory of the host beside a model on a device, a tensor for each parameter and each buffer: where
-// gradients come to, sums leave from, and what workers compare of the model lies.
+// gradients come to, sums leave from, and what workers compare or average of the model lies.
 //
 // Threads: one at a time. Failure: OutOfMemory; TorchDevice's.
 
@@ -19,6 +19,7 @@
 #include "torch/device/torch_device.h"
 #include "torch/model/wrapped_model.h"
 #include "tutti/group.h"
+#include "tutti/step_report.h"
 
 namespace tutti {
 
@@ -36,19 +37,27 @@ class HostCopies {
   /// In the parameter's layout. It belongs to its gradient, but inside of fetch_parameters().
   const torch::Tensor& of_parameter(std::size_t parameter) const { return parameters_[parameter]; }
   std::string label(std::size_t parameter) const { return model_.label(parameter); }
+  std::size_t bytes() const;
+  /// Writes down what copies have cost since this was called last.
+  void report(StepReport& step);
   /// The copies as the model's memory, for those that read it.
   ModelMemory memory() const;
 
   /// The copies become the model's values. No gradient may be on its way.
   void fetch_parameters();
+  void fetch_parameters(std::span<const std::uint32_t> some);
   void fetch_buffers();
   /// Returns when no copy is on its way: the host may write the copies.
   void settle() { wait_for("copies"); }
-  /// The model's buffers that are marked become the copies' values, in the order of the device.
+  /// The model's parameters or buffers that are marked become the copies' values, in the order of
+  /// the device; torch's versions count it.
+  void give_parameters(std::span<const std::uint8_t> changed);
   void give_buffers(std::span<const std::uint8_t> changed);
 
  private:
   void wait_for(const char* what);
+  void give(const std::vector<torch::Tensor>& copies, const NamedTensors& to,
+            std::span<const std::uint8_t> changed);
 
   const WrappedModel& model_;
   TorchDevice device_;

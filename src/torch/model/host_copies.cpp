@@ -1,8 +1,9 @@
-#include "torch/gradients/host_copies.h"
+#include "torch/model/host_copies.h"
 
 #include <fmt/format.h>
 
 #include <exception>
+#include <numeric>
 
 #include "base/log_line.h"
 #include "comm/group_state.h"
@@ -26,8 +27,7 @@ HostCopies::HostCopies(const WrappedModel& model, const Group& group,
   auto& job = group.state()->job();
   const auto refusal = refuse_memory(
       job.system(),
-      {bytes_of(model.parameters()) + bytes_of(model.buffers()),
-       static_cast<int>(job.hosts().neighbours(job.identity().rank).size()),
+      {bytes(), static_cast<int>(job.hosts().neighbours(job.identity().rank).size()),
        fmt::format("host copies of \"{}\", which is on {}", name, device_.device().str()), true});
   if (!refusal.empty()) throw OutOfMemory(refusal);
   for (const auto& item : model.parameters()) parameters_.push_back(device_.host_like(item.second));
@@ -42,6 +42,16 @@ HostCopies::~HostCopies() {
   }
 }
 
+std::size_t HostCopies::bytes() const {
+  return bytes_of(model_.parameters()) + bytes_of(model_.buffers());
+}
+
+void HostCopies::report(StepReport& step) {
+  const auto costs = device_.costs();
+  step.device_bytes = costs.bytes;
+  step.device_wait_seconds = costs.wait_seconds;
+}
+
 ModelMemory HostCopies::memory() const {
   ModelMemory memory;
   for (const auto& copy : parameters_) memory.parameters.push_back(copy.data_ptr());
@@ -54,9 +64,14 @@ void HostCopies::wait_for(const char* what) {
 }
 
 void HostCopies::fetch_parameters() {
-  for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    device_.copy(model_.tensor(p), parameters_[p]);
-  }
+  std::vector<std::uint32_t> all(parameters_.size());
+  std::iota(all.begin(), all.end(), 0U);
+  fetch_parameters(all);
+}
+
+void HostCopies::fetch_parameters(std::span<const std::uint32_t> some) {
+  if (some.empty()) return;
+  for (const auto p : some) device_.copy(model_.tensor(p), parameters_[p]);
   wait_for("the parameters");
 }
 
@@ -68,11 +83,20 @@ void HostCopies::fetch_buffers() {
   wait_for("the buffers");
 }
 
+void HostCopies::give_parameters(std::span<const std::uint8_t> changed) {
+  give(parameters_, model_.parameters(), changed);
+}
+
 void HostCopies::give_buffers(std::span<const std::uint8_t> changed) {
+  give(buffers_, model_.buffers(), changed);
+}
+
+void HostCopies::give(const std::vector<torch::Tensor>& copies, const NamedTensors& to,
+                      std::span<const std::uint8_t> changed) {
   bool any = false;
-  for (std::size_t b = 0; b < changed.size(); ++b) {
-    if (changed[b] == 0) continue;
-    device_.copy(buffers_[b], model_.buffers()[b].second);
+  for (std::size_t k = 0; k < changed.size(); ++k) {
+    if (changed[k] == 0) continue;
+    device_.copy(copies[k], to[k].second);
     any = true;
   }
   if (any) device_.current_stream_waits(device_.mark());
