@@ -2,27 +2,28 @@
 # are made there, and hashes of models are the CPU's.
 set(on_device Accumulation.* AveragedParallel.* Backwards.* DataParallel.* DivergingWorkers.* EndedParallel.*
               FailedSteps.* FirstSteps.* Grid.* KeptGradients.* KeptGraphs.* LateBackwardEnd.* LossWeight.* Models.*
-              NegativeBit.* Ops.* ParallelMean.* ParameterNames.* Partial.* Profile.* Ranks/OpsOf.* RefusedObjects.*
-              Refusals.* SyncBatchNorm.* Tensors.* TrainingFailure.* Turns.OfTwoDataParallels*
+              NegativeBit.* Ops.* ParallelMean.* ParameterNames.* Partial.* Profile.* Ranks/OpsOf.* Recompute.*
+              RecomputeInADataParallel.* RecomputeMemory.* RecomputeOutside.* RecomputeSequential.ACut*
+              RefusedObjects.* Refusals.* SyncBatchNorm.* Tensors.* TrainingFailure.* Turns.OfTwoDataParallels*
               WeightedLosses.* Workers/SyncBatchNormOf.*)
 # Those of them that do not, by the reason.
 set(not_on_device
     # A Trainer or an AveragedParallel, whose models are on the CPU.
     EndedParallel.WhatFollowsAndWhatWasMovedIsQuiet EndedParallel.InsideOthersCollectivesIsNoticedAtOnce
     LossWeight.OfAShard* LossWeight.AndALossScale* NegativeBit.WhatIsKept* ParameterNames.WhatHoldsForNone*
+    RecomputeOutside.AnAuxiliaryLoss* RecomputeOutside.WhatACapturedModuleChangesIsChangedOnceInATrainer
     RefusedObjects.OneOverATrainers* TrainingFailure.ADeadWorkerEndsATrainer* TrainingFailure.*TheTrainersDeadline
     # Sparse tensors and codecs, which are not offered there.
     DataParallel.GradientsSetByHandThatDoNotFit* FirstSteps.TheSameDataInMicroBatchesAndOfASparseTable*
-    Ops.ASparseTensor* Partial.AMeanOfIntegers* ParameterNames.ATiedParameter* Refusals.AValueThatACodecCannotSend*
-    Refusals.WhatIsRefusedNamesTheParameter Tensors.WhatCannotBeMoved*
+    Ops.ASparseTensor* Partial.AMeanOfIntegers* ParameterNames.ATiedParameter* Recompute.TensorsThatItHasNoBytesOf*
+    Refusals.AValueThatACodecCannotSend* Refusals.WhatIsRefusedNamesTheParameter Tensors.WhatCannotBeMoved*
     # Split layers, which are on the CPU.
     Grid.*Neighbours* NegativeBit.LabelsAndIndices*
-    # Recomputed segments, which are on the CPU.
-    FirstSteps.RowsAreThoseThatTheLossIsTheMeanOf WeightedLosses.InARecomputedSegment*
-    WeightedLosses.RecomputationIsNoOperation
     # Views that share memory, and start_all_reduce(), which take tensors of the CPU.
     NegativeBit.WhatIsWrittenTo*
     # torch::load() of a file that has the device's memory, which libtorch reads for its own kinds of devices.
     Refusals.LoadingIntoAWrappedModel*
+    # Autocast of the CPU's, and addresses of its memory.
+    Recompute.RunsUnderTheSameAutocast RecomputeMemory.OverlapIsThatOfBytes
     # No workers.
     Accumulation.SplitCutsRows* Partial.*DebugBuild)

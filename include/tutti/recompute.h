@@ -28,12 +28,16 @@
 // segment that is kept, and is no result, takes part in no backward that comes to an input.
 //
 // Shapes: any number of tensors in and out, of any type and, in place of an optional one,
-// undefined; on the CPU. Threads: the segment runs on the one that calls, and in backward on the
-// one that runs backward. Failure: InvalidArgument for a segment that uses a tensor from outside
-// that needs a gradient and is neither a leaf nor an input, that changes an input in place, or that
-// runs otherwise the second time; for a backward that comes to an input by a tensor that is no
-// result; for such a change of results; Unsupported for tensors on other devices, second
-// derivatives and generators whose state cannot be taken; what the segment throws.
+// undefined; on the CPU, on one device of libtorch's, or on both. Threads: the segment runs on the
+// one that calls, and in backward on the one that runs backward: for a segment that computes on a
+// device, libtorch's own for that device, while the program's waits. The host waits for the device
+// once for each segment in backward, and not in forward.
+//
+// Failure: InvalidArgument for a segment that uses a tensor from outside that needs a gradient and
+// is neither a leaf nor an input, that changes an input in place, or that runs otherwise the second
+// time; for a backward that comes to an input by a tensor that is no result; for such a change of
+// results; Unsupported for tensors that have no bytes or are not dense, for a segment on two
+// devices, second derivatives and generators whose state cannot be taken; what the segment throws.
 
 #include <torch/torch.h>
 
@@ -52,7 +56,8 @@ namespace tutti {
 
 struct RecomputeOptions {
   std::string name = "segment";  ///< in errors
-  /// That the segment draws from, besides the CPU's default one.
+  /// That the segment draws from, besides the default ones of the CPU, of its inputs' device and of
+  /// the current device.
   std::vector<at::Generator> generators = {};
   /// Modules whose buffers the second run leaves as it finds them, also where they are written
   /// through a pointer. Of a module that is the segment itself it is that module, unless others are

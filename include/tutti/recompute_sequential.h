@@ -47,7 +47,8 @@ class RecomputeSequentialImpl : public torch::nn::Module {
   /// change their input in place stay with the layer before them. The peak that was measured is at
   /// most the budget. InvalidArgument, with the least that was reached, for a budget that cannot be
   /// met, for a first layer that changes its input in place, and where a Trainer or a DataParallel
-  /// has the parameters: fit before one is made. Takes some forwards and backwards, and as much
+  /// has the parameters: fit before one is made. Unsupported for layers or a sample on a device,
+  /// whose bytes and times it does not measure. Takes some forwards and backwards, and as much
   /// memory as the plain run; parameters, gradients, buffers and random numbers are afterwards what
   /// they were. Which segments are chosen depends on times that were measured, and may differ from
   /// worker to worker, which no gradient shows.

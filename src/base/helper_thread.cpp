@@ -180,8 +180,9 @@ const void* program_thread() noexcept {
   return other_thread.mark != nullptr ? other_thread.mark : own_mark();
 }
 
+/// Work for the calling thread itself, within work for another one, is that one's.
 WorksFor::WorksFor(const ProgramThread& other) : before_(other_thread) {
-  if (other.mark == program_thread()) return;
+  if (other.mark == program_thread() || other.mark == own_mark()) return;
   mark_helper_thread();
   other_thread = other;
 }

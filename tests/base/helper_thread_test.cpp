@@ -117,6 +117,8 @@ TEST(ProgramThread, IsTheCallingOneUnlessItWorksForAnother) {
     {
       const WorksFor program(me);
       EXPECT_EQ(program_thread(), me.mark);
+      const WorksFor itself(ProgramThread::own());
+      EXPECT_EQ(program_thread(), me.mark) << "what it does for itself is the program's, too";
     }
     EXPECT_EQ(program_thread(), ProgramThread::own().mark);
   }).join();

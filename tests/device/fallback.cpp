@@ -191,6 +191,10 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
+// Autocast casts nothing here: that it is on can be seen.
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFallthrough());
+}
 // libtorch would have its result written by a kernel that resizes it on the way.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("mse_loss", torch::CppFunction::makeFromBoxedFunction<&fallback>());

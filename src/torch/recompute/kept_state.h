@@ -1,7 +1,7 @@
 #pragma once
 
 // What a segment's result depends on besides its inputs and parameters, kept so that it can run
-// again: random generators' states, and autocast.
+// again: random generators' states, and autocast, of the CPU and of devices.
 //
 // Threads: any. Failure: Unsupported for a generator whose state cannot be taken.
 
@@ -15,10 +15,21 @@
 
 namespace tutti {
 
+/// Of a kind of device.
+struct Autocast {
+  explicit Autocast(c10::DeviceType device);
+  void set() const;
+  c10::DeviceType device;
+  bool is_on;
+  torch::ScalarType type;
+};
+
 class KeptState {
  public:
-  /// Of torch's default generators, and of `others`.
-  KeptState(const std::vector<at::Generator>& others, const std::string& name);
+  /// Of torch's default generators, of the CPU's, those of `devices` and of the device that the
+  /// calling thread works on, and of `others`.
+  KeptState(const std::vector<c10::Device>& devices, const std::vector<at::Generator>& others,
+            const std::string& name);
 
   /// While it lives everything is as it was kept; then as it was before. The buffers of `modules`
   /// are in the end what they were in the beginning, without a word to autograd.
@@ -30,25 +41,19 @@ class KeptState {
     Restored& operator=(const Restored&) = delete;
 
    private:
-    struct Autocast {
-      Autocast();
-      void set() const;
-      bool is_on;
-      torch::ScalarType type;
-    };
     struct Buffer {
       torch::Tensor own;
       torch::Tensor copy;
     };
     RandomState random_;
-    Autocast autocast_;
+    std::vector<Autocast> autocast_;
     std::vector<Buffer> buffers_;
     friend class KeptState;
   };
 
  private:
   RandomState random_;
-  Restored::Autocast autocast_;
+  std::vector<Autocast> autocast_;
 };
 
 }  // namespace tutti

@@ -8,15 +8,17 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
-#include "kernels/hash.h"
+#include "base/helper_thread.h"
 #include "torch/model/graph_node.h"
 #include "torch/model/loss_weight.h"
-#include "torch/model/resolved.h"
 #include "torch/model/without_hooks.h"
+#include "torch/recompute/fingerprints.h"
 #include "torch/recompute/kept_state.h"
 #include "torch/recompute/result_memory.h"
+#include "torch/recompute/segment_devices.h"
 #include "torch/recompute/segment_graph.h"
 #include "torch/recompute/written_memory.h"
 #include "tutti/error.h"
@@ -35,45 +37,11 @@ struct Segment {
 /// One run of a segment with its graph, on tensors of its own.
 struct Run {
   TensorList inputs;
-  TensorList outputs;
-  TensorList leaves;
+  TensorList outputs = {};
+  TensorList leaves = {};
+  std::vector<c10::Device> devices = {};  ///< besides the CPU
+  bool has_backward = false;              ///< in another thread
 };
-
-/// What a result has to be again.
-struct Fingerprint {
-  bool is_computed;   ///< with a gradient that goes back through the segment
-  std::size_t place;  ///< of the first result that is this very tensor
-  std::uint64_t bytes;
-  std::vector<std::int64_t> sizes;
-  bool operator==(const Fingerprint&) const = default;
-};
-
-std::size_t place_of(const torch::Tensor& tensor, const TensorList& all) {
-  const auto is_it = [&](const torch::Tensor& one) { return one.is_same(tensor); };
-  return static_cast<std::size_t>(std::ranges::find_if(all, is_it) - all.begin());
-}
-
-std::vector<Fingerprint> fingerprints_of(const Run& run) {
-  std::vector<Fingerprint> all;
-  for (const auto& result : run.outputs) {
-    const auto place = place_of(result, run.outputs);
-    if (place < all.size()) {
-      all.push_back(all[place]);
-    } else if (!result.defined()) {
-      all.push_back({.is_computed = false, .place = place, .bytes = 0, .sizes = {}});
-    } else {
-      // A leaf that is no input has its gradient from outside the segment: it is returned as it is.
-      const bool is_input = place_of(result, run.inputs) < run.inputs.size();
-      const auto dense = resolved(result.detach()).contiguous();
-      all.push_back({.is_computed = result.requires_grad() && (is_input || !result.is_leaf()),
-                     .place = place,
-                     .bytes = digest(dense.const_data_ptr(), dense.nbytes(),
-                                     static_cast<std::uint64_t>(result.scalar_type())),
-                     .sizes = result.sizes().vec()});
-    }
-  }
-  return all;
-}
 
 std::string error_of(const Segment& segment, const std::string& what) {
   return fmt::format("recompute \"{}\": {}", segment.options.name, what);
@@ -105,10 +73,10 @@ Entered enter(const Segment& segment, const TensorList& inputs, bool is_first) {
 }
 
 /// With gradients recorded. The graph of the first run is one with the program's: what a segment
-/// keeps of it leads there.
-Run run(const Segment& segment, const TensorList& inputs, bool is_first) {
-  auto [entered, entrance] = enter(segment, inputs, is_first);
-  Run made{.inputs = std::move(entered), .outputs = {}, .leaves = {}};
+/// keeps of it leads there, and `watch` sees it.
+Run run(const Segment& segment, const TensorList& inputs, const WriteWatch* watch) {
+  auto [entered, entrance] = enter(segment, inputs, /*is_first=*/watch != nullptr);
+  Run made{.inputs = std::move(entered)};
   std::vector<std::uint32_t> versions;
   for (const auto& input : inputs) versions.push_back(input.defined() ? input._version() : 0);
   // A weight that was cast outside is a tensor from outside.
@@ -125,17 +93,26 @@ Run run(const Segment& segment, const TensorList& inputs, bool is_first) {
                              "when it runs again",
                              i)));
   }
-  made.leaves = start.leaves(made.outputs, entrance.get(), segment.options.name);
+  const auto others = watch != nullptr ? watch->threads() : ThreadStarts();
+  made.has_backward = others.size() > 1;
+  auto found = start.found(made.outputs, entrance.get(), others, segment.options.name);
+  made.leaves = std::move(found.leaves);
+  made.devices = std::move(found.devices);
+  for (const auto* const tensors : {&made.inputs, &made.outputs}) {
+    for (const auto device : devices_of(*tensors)) made.devices.push_back(device);
+  }
   return made;
 }
 
 /// What the second run has to agree with.
 struct First {
   std::vector<Fingerprint> results;
+  torch::Tensor digests;  ///< of those on a device
   ResultMemory memory;
   std::vector<WrittenMemory> written;  ///< that outlives the run
   TensorList parameters;
-  std::size_t own_leaves;  ///< made by the segment: no parameters
+  std::size_t own_leaves;             ///< made by the segment: no parameters
+  std::optional<c10::Device> device;  ///< besides the CPU, where there is one
 };
 
 class RecomputeNode final : public torch::autograd::Node {
@@ -144,9 +121,12 @@ class RecomputeNode final : public torch::autograd::Node {
       : segment_(std::move(segment)),
         state_(std::move(state)),
         results_(std::move(first.results)),
+        digests_(std::move(first.digests)),
         memory_(std::move(first.memory)),
         written_(std::move(first.written)),
         own_leaves_(first.own_leaves) {
+    // A thread of the device's runs it, while that of the program waits.
+    if (first.device) program_ = ProgramThread::own();
     for (const auto& input : inputs) inputs_.emplace_back(input, false);
     for (const auto& parameter : first.parameters) parameters_.emplace_back(parameter, false);
     auto edges = torch::autograd::collect_next_edges(inputs);
@@ -162,11 +142,35 @@ class RecomputeNode final : public torch::autograd::Node {
     memory_.require_unchanged(segment_.options.name);
     const auto inputs = unpacked(inputs_);
     const auto parameters = unpacked(parameters_);
+    std::optional<WorksFor> works;
+    if (program_) works.emplace(*program_);
+    const auto lock = one_segment_at_a_time();
     const RestoredMemory outside(written_);
     const KeptState::Restored restored(state_, segment_.options.modules);
     const c10::AutoGradMode recorded(true);
-    const auto again = run(segment_, inputs, /*is_first=*/false);
+    const auto again = run(segment_, inputs, /*watch=*/nullptr);
     require_the_same(again, parameters);
+    DigestComparison comparison(digests_, digests_on_device(again.outputs, results_));
+    auto result = gradients_of(again, parameters, std::move(gradients));
+    // The device has work until here: the wait leaves it no gap.
+    if (const auto digest = comparison.difference()) refuse_result(with_digest(*digest));
+    return result;
+  }
+  void release_variables() override {
+    for (auto* kept : {&inputs_, &parameters_}) {
+      for (auto& variable : *kept) variable.reset_data();
+    }
+  }
+  std::string name() const override { return "tutti::Recompute"; }
+
+ private:
+  static TensorList unpacked(const std::vector<SavedVariable>& kept) {
+    TensorList all;
+    for (const auto& variable : kept) all.push_back(variable.unpack());
+    return all;
+  }
+  variable_list gradients_of(const Run& again, const TensorList& parameters,
+                             variable_list gradients) {
     TensorList ends;
     TensorList given;
     for (std::size_t o = 0, next = 0; o < again.outputs.size(); ++o) {
@@ -183,9 +187,10 @@ class RecomputeNode final : public torch::autograd::Node {
       wanted.push_back(leaf);
       places.push_back(place);
     };
-    for (std::size_t i = 0; i < inputs.size(); ++i) want(again.inputs[i], i);
-    for (std::size_t p = 0; p < parameters.size(); ++p) want(parameters[p], inputs.size() + p);
-    variable_list result(inputs.size() + parameters.size());
+    const auto inputs = again.inputs.size();
+    for (std::size_t i = 0; i < inputs; ++i) want(again.inputs[i], i);
+    for (std::size_t p = 0; p < parameters.size(); ++p) want(parameters[p], inputs + p);
+    variable_list result(inputs + parameters.size());
     if (ends.empty() || wanted.empty()) return result;
     // Tensor hooks fire on the whole gradient, in the outer graph: not on what one segment gives.
     const WithoutHooks quiet(parameters);
@@ -195,33 +200,31 @@ class RecomputeNode final : public torch::autograd::Node {
     for (std::size_t w = 0; w < wanted.size(); ++w) result[places[w]] = std::move(found[w]);
     return result;
   }
-  void release_variables() override {
-    for (auto* kept : {&inputs_, &parameters_}) {
-      for (auto& variable : *kept) variable.reset_data();
+  [[noreturn]] void refuse(const std::string& what, const std::string& other_cause = "") const {
+    throw InvalidArgument(error_of(
+        segment_,
+        "run again, the segment " + what +
+            ": it draws from a generator that is not among the options, or reads what has changed "
+            "since" +
+            other_cause));
+  }
+  [[noreturn]] void refuse_result(std::size_t o) const {
+    refuse(fmt::format("gives another result {}", o));
+  }
+  /// Which result has that one of the digests on a device.
+  std::size_t with_digest(std::size_t digest) const {
+    std::size_t o = 0;
+    for (;; ++o) {
+      if (results_[o].is_on_device() && results_[o].place == o && digest-- == 0) return o;
     }
   }
-  std::string name() const override { return "tutti::Recompute"; }
-
- private:
-  static TensorList unpacked(const std::vector<SavedVariable>& kept) {
-    TensorList all;
-    for (const auto& variable : kept) all.push_back(variable.unpack());
-    return all;
-  }
   void require_the_same(const Run& again, const TensorList& parameters) const {
-    const auto refuse = [&](const std::string& what, const std::string& other_cause = "") {
-      throw InvalidArgument(error_of(
-          segment_, "run again, the segment " + what +
-                        ": it draws from a generator that is not among the options, or reads what "
-                        "has changed since" +
-                        other_cause));
-    };
     if (again.outputs.size() != results_.size()) {
       refuse(fmt::format("gives {} tensors, at first {}", again.outputs.size(), results_.size()));
     }
-    const auto found = fingerprints_of(again);
+    const auto found = fingerprints_of(again.outputs, again.inputs);
     for (std::size_t o = 0; o < results_.size(); ++o) {
-      if (found[o] != results_[o]) refuse(fmt::format("gives another result {}", o));
+      if (found[o] != results_[o]) refuse_result(o);
     }
     const bool same = again.leaves.size() == parameters.size() + own_leaves_ &&
                       std::ranges::all_of(parameters, [&](const torch::Tensor& parameter) {
@@ -235,26 +238,15 @@ class RecomputeNode final : public torch::autograd::Node {
 
   Segment segment_;
   KeptState state_;
+  std::optional<ProgramThread> program_;
   std::vector<Fingerprint> results_;
+  torch::Tensor digests_;
   ResultMemory memory_;
   std::vector<WrittenMemory> written_;
   std::size_t own_leaves_;
   std::vector<SavedVariable> inputs_;
   std::vector<SavedVariable> parameters_;
 };
-
-void require_kind(const Segment& segment, const TensorList& tensors, const char* what) {
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!tensors[i].defined()) continue;
-    if (!tensors[i].is_cpu()) {
-      throw Unsupported(error_of(segment, fmt::format("{} {} is on {}, and not on the CPU", what, i,
-                                                      tensors[i].device().str())));
-    }
-    if (tensors[i].layout() != torch::kStrided) {
-      throw Unsupported(error_of(segment, fmt::format("{} {} is not dense", what, i)));
-    }
-  }
-}
 
 /// A segment's result without the segment's graph.
 torch::Tensor without_graph(const torch::Tensor& result, bool is_computed) {
@@ -270,19 +262,26 @@ TensorList recompute_list(RecomputeOptions options,
                           const TensorList& inputs) {
   if (!c10::GradMode::is_enabled()) return segment(inputs);
   Segment own{std::move(options), std::move(segment)};
-  require_kind(own, inputs, "input");
-  KeptState state(own.options.generators, own.options.name);
+  require_kind(inputs, "input", own.options.name);
+  KeptState state(devices_of(inputs), own.options.generators, own.options.name);
   std::vector<WrittenMemory> written;
   const auto watched = [&] {
     WriteWatch watch;
-    auto once = run(own, inputs, /*is_first=*/true);
+    auto once = run(own, inputs, &watch);
     written = watch.take();
     return once;
   };
   auto made = watched();
-  require_kind(own, made.outputs, "result");
-  First first{fingerprints_of(made), ResultMemory(made.outputs, inputs), {}, {}, 0};
-  const auto computed = first.results;
+  require_kind(made.outputs, "result", own.options.name);
+  const auto device = one_device(made.devices, own.options.name);
+  const auto computed = fingerprints_of(made.outputs, made.inputs);
+  First first{.results = computed,
+              .digests = digests_on_device(made.outputs, computed),
+              .memory = ResultMemory(made.outputs, inputs),
+              .written = {},
+              .parameters = {},
+              .own_leaves = 0,
+              .device = device};
   TensorList results;
   for (std::size_t o = 0; o < computed.size(); ++o) {
     const auto& output = made.outputs[o];
@@ -296,6 +295,7 @@ TensorList recompute_list(RecomputeOptions options,
   // A leaf that nothing holds when the run's graph is gone was made by the run.
   made.outputs.clear();
   made.inputs.clear();
+  if (device && made.has_backward) pass_through_thread_of(*device);
   first.own_leaves =
       std::erase_if(made.leaves, [](const torch::Tensor& leaf) { return leaf.use_count() == 1; });
   first.parameters = std::move(made.leaves);
@@ -315,6 +315,10 @@ TensorList recompute_list(RecomputeOptions options,
     if (computed[o].is_computed && computed[o].place == o) {
       torch::autograd::set_history(results[o], node);
     }
+  }
+  // The thread and the stream of a node are those of its results' gradients: one that nobody gives.
+  if (device && node->device() != *device) {
+    node->add_input_metadata(torch::empty({0}, torch::TensorOptions(*device)));
   }
   return results;
 }

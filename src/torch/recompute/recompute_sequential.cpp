@@ -247,7 +247,17 @@ MemoryPlan RecomputeSequentialImpl::fit(const torch::Tensor& sample, MemoryBudge
         "one is made",
         name_, parameter.key()));
   }
-  const KeptState state({}, name_);
+  auto used = parameters();
+  used.push_back(sample);
+  for (const auto& tensor : used) {
+    if (tensor.is_cpu()) continue;
+    throw Unsupported(fmt::format(
+        "recompute \"{}\": fit() of layers on {}: what it measures are the bytes of libtorch's "
+        "allocator of the CPU, and times of the host; cut by the number of segments, or by "
+        "set_segments()",
+        name_, tensor.device().str()));
+  }
+  const KeptState state({}, {}, name_);
   const KeptState::Restored restored(state, children());
   const c10::AutoGradMode recorded(true);
   if (budget.share) require_share(*budget.share);

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "tutti/error.h"
@@ -28,10 +29,15 @@ torch::autograd::variable_list SegmentEntrance::apply(torch::autograd::variable_
 SegmentStart::SegmentStart()
     : number_(at::sequence_number::peek()), thread_(at::RecordFunction::currentThreadId()) {}
 
-std::vector<torch::Tensor> SegmentStart::leaves(const std::vector<torch::Tensor>& outputs,
-                                                const Node* entrance,
-                                                const std::string& name) const {
-  std::vector<torch::Tensor> found;
+SegmentStart::Found SegmentStart::found(const std::vector<torch::Tensor>& outputs,
+                                        const Node* entrance, const ThreadStarts& others,
+                                        const std::string& name) const {
+  Found found;
+  const auto is_older = [&](const Node& node) {
+    if (node.thread_id() == thread_) return node.sequence_nr() < number_;
+    const auto other = others.find(node.thread_id());
+    return other == others.end() || node.sequence_nr() < other->second;
+  };
   std::vector<Node*> open;
   std::unordered_set<Node*> seen;
   const auto reach = [&](Node* node) {
@@ -47,11 +53,15 @@ std::vector<torch::Tensor> SegmentStart::leaves(const std::vector<torch::Tensor>
     auto* const node = open.back();
     open.pop_back();
     if (node == entrance) continue;
+    const auto device = node->device();
+    if (!device.is_cpu() && std::ranges::find(found.devices, device) == found.devices.end()) {
+      found.devices.push_back(device);
+    }
     if (const auto* const leaf = dynamic_cast<AccumulateGrad*>(node)) {
-      found.push_back(leaf->variable);
+      found.leaves.push_back(leaf->variable);
       continue;
     }
-    if (node->sequence_nr() < number_ || node->thread_id() != thread_) {
+    if (is_older(*node)) {
       throw InvalidArgument(fmt::format(
           "recompute \"{}\": the segment uses a tensor that was computed outside of it ({}) and "
           "needs a gradient, but is none of its inputs: give it as an input, or detach() it",

@@ -2,7 +2,8 @@
 
 // What a segment of a model has left in autograd's graph.
 //
-// Threads: any; a graph is one thread's. Failure: InvalidArgument.
+// Threads: any; a graph is one thread's, but for what a backward inside of the segment has added on
+// a device. Failure: InvalidArgument.
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/torch.h>
@@ -12,6 +13,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "torch/recompute/written_memory.h"
 
 namespace tutti {
 
@@ -36,13 +39,17 @@ class SegmentEntrance : public torch::autograd::Node {
 class SegmentStart {
  public:
   SegmentStart();
-  /// The leaves that need a gradient and that `outputs` were computed from since, each once, in the
-  /// order of their finding; an output that is a leaf itself is none of them. InvalidArgument where
-  /// a path leaves the segment elsewhere than by `entrance`, null where no input needs a gradient:
-  /// it uses a tensor that was computed before, and that is not one of its inputs.
-  std::vector<torch::Tensor> leaves(const std::vector<torch::Tensor>& outputs,
-                                    const torch::autograd::Node* entrance,
-                                    const std::string& name) const;
+  struct Found {
+    /// The leaves that need a gradient and that the outputs were computed from since, each once, in
+    /// the order of their finding; an output that is a leaf itself is none of them.
+    std::vector<torch::Tensor> leaves;
+    std::vector<c10::Device> devices;  ///< besides the CPU, on which that was computed
+  };
+  /// InvalidArgument where a path leaves the segment elsewhere than by `entrance`, null where no
+  /// input needs a gradient: it uses a tensor that was computed before, and that is not one of its
+  /// inputs. `others`: the threads of backwards inside of the segment.
+  Found found(const std::vector<torch::Tensor>& outputs, const torch::autograd::Node* entrance,
+              const ThreadStarts& others, const std::string& name) const;
 
  private:
   std::uint64_t number_;

@@ -1,30 +1,50 @@
 #include "torch/recompute/written_memory.h"
 
+#include <ATen/SequenceNumber.h>
+
 #include <algorithm>
-#include <cstring>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace tutti {
 namespace {
 
-/// The innermost watch of this thread: libtorch's callbacks are plain functions.
-thread_local WriteWatch* innermost = nullptr;
+/// Where a thread has its innermost watch: libtorch's callbacks are plain functions. Versions
+/// before 2.13 number these places, up to 255.
+template <class Kind>
+Kind own_kind() {
+  if constexpr (std::is_enum_v<Kind>) {
+    return static_cast<Kind>(254);
+  } else {
+    static constexpr std::string_view kName = "tutti::WriteWatch";
+    return Kind(&kName);
+  }
+}
 
 /// Operations whose schemas do not name the statistics that they write: the places of these among
 /// the arguments.
 std::vector<std::size_t> unnamed_writes(std::string_view name,
                                         c10::ArrayRef<const c10::IValue> arguments) {
-  if (name == "aten::native_batch_norm" && arguments.size() > 5 && arguments[5].toBool()) {
-    return {3, 4};
-  }
+  const bool is_norm = name == "aten::native_batch_norm" || name == "aten::cudnn_batch_norm" ||
+                       name == "aten::miopen_batch_norm";
+  if (is_norm && arguments.size() > 5 && arguments[5].toBool()) return {3, 4};
+  if (name.starts_with("aten::batch_norm_gather_stats")) return {3, 4};
   if (name == "aten::batch_norm_update_stats" && arguments.size() > 2) return {1, 2};
   return {};
 }
 
 }  // namespace
 
-WriteWatch::WriteWatch() : enabled_(true), outer_(std::exchange(innermost, this)) {
+WriteWatch::Seen* WriteWatch::current() {
+  return static_cast<Seen*>(c10::ThreadLocalDebugInfo::get(own_kind<c10::DebugInfoKind>()));
+}
+
+WriteWatch::WriteWatch()
+    : outer_(current()),
+      seen_(std::make_shared<Seen>()),
+      in_thread_(own_kind<c10::DebugInfoKind>(), seen_),
+      enabled_(true) {
   if (outer_ != nullptr) return;
   callback_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&WriteWatch::before)
                                              .needsInputs(true)
@@ -32,22 +52,26 @@ WriteWatch::WriteWatch() : enabled_(true), outer_(std::exchange(innermost, this)
 }
 
 WriteWatch::~WriteWatch() {
-  innermost = outer_;
   if (outer_ == nullptr) {
     at::removeCallback(callback_);
     return;
   }
-  for (auto& item : written_) outer_->note(item.second);
+  const std::lock_guard lock(outer_->mutex);
+  for (auto& item : seen_->written) outer_->note(item.second);
+  outer_->threads.insert(seen_->threads.begin(), seen_->threads.end());
 }
 
 std::unique_ptr<at::ObserverContext> WriteWatch::before(const at::RecordFunction& operation) {
-  if (innermost == nullptr) return nullptr;
+  auto* const seen = current();
+  if (seen == nullptr) return nullptr;
+  const std::lock_guard lock(seen->mutex);
+  seen->threads.try_emplace(at::RecordFunction::currentThreadId(), at::sequence_number::peek());
   const auto arguments = operation.inputs();
   const auto write = [&](std::size_t k) {
     if (k >= arguments.size()) return;
-    if (arguments[k].isTensor()) innermost->note(arguments[k].toTensor());
+    if (arguments[k].isTensor()) seen->note(arguments[k].toTensor());
     if (!arguments[k].isTensorList()) return;
-    for (const auto& tensor : arguments[k].toTensorVector()) innermost->note(tensor);
+    for (const auto& tensor : arguments[k].toTensorVector()) seen->note(tensor);
   };
   for (const auto k : unnamed_writes(operation.name(), arguments)) write(k);
   const auto schema = operation.operator_schema();
@@ -59,7 +83,7 @@ std::unique_ptr<at::ObserverContext> WriteWatch::before(const at::RecordFunction
   return nullptr;
 }
 
-void WriteWatch::note(const torch::Tensor& tensor) {
+void WriteWatch::Seen::note(const torch::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage() || tensor.numel() == 0) return;
   std::int64_t last = 0;
   for (std::int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
@@ -71,19 +95,37 @@ void WriteWatch::note(const torch::Tensor& tensor) {
 }
 
 /// A storage that is gone keeps its address, as long as it is noted: no other one has it.
-void WriteWatch::note(WrittenMemory written) {
+void WriteWatch::Seen::note(WrittenMemory written) {
   const auto* const address = written.storage._unsafe_get_target();
-  const auto [found, is_new] = written_.try_emplace(address, written);
+  const auto [found, is_new] = this->written.try_emplace(address, written);
   if (is_new) return;
   found->second.begin = std::min(found->second.begin, written.begin);
   found->second.end = std::max(found->second.end, written.end);
 }
 
 std::vector<WrittenMemory> WriteWatch::take() {
+  const std::lock_guard lock(seen_->mutex);
   std::vector<WrittenMemory> all;
-  for (const auto& item : written_) all.push_back(item.second);
+  for (const auto& item : seen_->written) all.push_back(item.second);
   return all;
 }
+
+ThreadStarts WriteWatch::threads() const {
+  const std::lock_guard lock(seen_->mutex);
+  return seen_->threads;
+}
+
+namespace {
+
+/// A tensor of some bytes of a storage, whose holder the storage is.
+torch::Tensor bytes_at(void* begin, std::size_t count, c10::Device device) {
+  return at::for_blob(begin, {static_cast<std::int64_t>(count)})
+      .options(at::TensorOptions(device).dtype(at::kByte))
+      .target_device(device)
+      .make_tensor();
+}
+
+}  // namespace
 
 RestoredMemory::RestoredMemory(const std::vector<WrittenMemory>& memory) {
   for (const auto& one : memory) {
@@ -91,16 +133,18 @@ RestoredMemory::RestoredMemory(const std::vector<WrittenMemory>& memory) {
     if (storage.get() == nullptr || storage->data() == nullptr) continue;
     const auto end = std::min(one.end, storage->nbytes());
     if (one.begin >= end) continue;
-    const auto* const at = static_cast<const std::byte*>(storage->data());
-    copies_.push_back({std::move(storage), one.begin, {at + one.begin, at + end}});
+    // It is read alone.
+    auto* const at = static_cast<std::byte*>(const_cast<void*>(storage->data()));
+    auto bytes = bytes_at(at + one.begin, end - one.begin, storage->device()).clone();
+    copies_.push_back({std::move(storage), one.begin, std::move(bytes)});
   }
 }
 
 RestoredMemory::~RestoredMemory() {
   for (const auto& [storage, begin, bytes] : copies_) {
-    if (begin + bytes.size() > storage->nbytes()) continue;  // the program has shrunk it since
-    std::memcpy(static_cast<std::byte*>(storage->mutable_data()) + begin, bytes.data(),
-                bytes.size());
+    if (begin + bytes.nbytes() > storage->nbytes()) continue;  // the program has shrunk it since
+    auto* const at = static_cast<std::byte*>(storage->mutable_data());
+    bytes_at(at + begin, bytes.nbytes(), storage->device()).copy_(bytes);
   }
 }
 

@@ -6,12 +6,18 @@
 // libtorch calls back before each operation, with its schema and its arguments. Writes through a
 // pointer are not seen.
 //
-// Threads: a watch sees operations of the thread that made it. Failure: OutOfMemory alone.
+// Threads: a watch sees operations of the thread that made it, and of the backwards that this one
+// runs meanwhile, in whatever threads: those of a device have their own. Failure: OutOfMemory, and
+// what a device says.
 
 #include <ATen/record_function.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/torch.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -24,6 +30,10 @@ struct WrittenMemory {
   std::size_t end = 0;
 };
 
+/// Threads in which a backward has run operations, and the number that the next node of each had
+/// before the first of them.
+using ThreadStarts = std::unordered_map<std::uint64_t, std::uint64_t>;
+
 class WriteWatch {
  public:
   /// Begins. Watches may be nested: what an inner one has seen the outer one sees, too.
@@ -34,16 +44,25 @@ class WriteWatch {
 
   /// What was written so far, each storage once.
   std::vector<WrittenMemory> take();
+  ThreadStarts threads() const;
 
  private:
+  /// libtorch hands it on to the threads of a backward, as a thread's state.
+  struct Seen final : c10::DebugInfoBase {
+    void note(const torch::Tensor& tensor);
+    void note(WrittenMemory written);
+    std::mutex mutex;
+    std::unordered_map<const c10::StorageImpl*, WrittenMemory> written;
+    ThreadStarts threads;
+  };
+  static Seen* current();
   static std::unique_ptr<at::ObserverContext> before(const at::RecordFunction& operation);
-  void note(const torch::Tensor& tensor);
-  void note(WrittenMemory written);
 
+  Seen* outer_;
+  std::shared_ptr<Seen> seen_;
+  c10::DebugInfoGuard in_thread_;
   at::RecordFunctionGuard enabled_;
-  WriteWatch* outer_;
   at::CallbackHandle callback_ = 0;  ///< of the outermost one
-  std::unordered_map<const c10::StorageImpl*, WrittenMemory> written_;
 };
 
 /// Values of what is left of some memory, which it gets back at the end, without a word to
@@ -59,7 +78,7 @@ class RestoredMemory {
   struct Copy {
     c10::intrusive_ptr<c10::StorageImpl> storage;
     std::size_t begin;
-    std::vector<std::byte> bytes;
+    torch::Tensor bytes;  ///< where they lie
   };
   std::vector<Copy> copies_;
 };

@@ -216,21 +216,23 @@ TEST(RecomputeSequential, HasAboutTheRootOfItsLayersAsSegments) {
 
 // findings-3: C8
 TEST(RecomputeSequential, ACutBeforeALayerThatChangesItsInputSaysWhereToCut) {
-  torch::nn::Sequential layers;
-  for (int i = 0; i < 2; ++i) {
-    layers->push_back(torch::nn::Linear(3, 3));
-    layers->push_back(torch::nn::Linear(3, 3));
-    layers->push_back(torch::nn::ReLU(torch::nn::ReLUOptions().inplace(true)));
-    layers->push_back(torch::nn::Linear(3, 3));
-  }
-  RecomputeSequential trunk(layers, RecomputeSequentialOptions{.segments = 4});
-  const auto x = torch::randn({2, 3});
-  EXPECT_THAT(text_of<InvalidArgument>([&] { trunk->forward(x); }),
-              AllOf(HasSubstr("[2, 4)\": the segment changes input 0 in place"),
-                    HasSubstr("is not the first one of a segment: cut before the layer that it "
-                              "changes the result of, by set_segments(), or let fit() cut")));
-  trunk->set_segments({{0, 4, true}, {4, 8, true}});
-  trunk->forward(x).sum().backward();
+  on_workers(1, [](const Job& /*job*/) {
+    torch::nn::Sequential layers;
+    for (int i = 0; i < 2; ++i) {
+      layers->push_back(torch::nn::Linear(3, 3));
+      layers->push_back(torch::nn::Linear(3, 3));
+      layers->push_back(torch::nn::ReLU(torch::nn::ReLUOptions().inplace(true)));
+      layers->push_back(torch::nn::Linear(3, 3));
+    }
+    RecomputeSequential trunk(layers, RecomputeSequentialOptions{.segments = 4});
+    const auto x = torch::randn({2, 3});
+    EXPECT_THAT(text_of<InvalidArgument>([&] { trunk->forward(x); }),
+                AllOf(HasSubstr("[2, 4)\": the segment changes input 0 in place"),
+                      HasSubstr("is not the first one of a segment: cut before the layer that it "
+                                "changes the result of, by set_segments(), or let fit() cut")));
+    trunk->set_segments({{0, 4, true}, {4, 8, true}});
+    trunk->forward(x).sum().backward();
+  });
 }
 
 // promise: recompute_sequential.h#fit

@@ -61,6 +61,7 @@ TEST(RecomputeInADataParallel, HasTheBytesOfThePlainRunAndOneSyncForEachStep) {
     return text_of_rank_0(2, [&](const Job& job) {
       const Group group(job);
       Net net(again);
+      here(net);
       DataParallel parallel(group, net);
       torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1));
       for (int step = 0; step < 3; ++step) {
