@@ -423,6 +423,35 @@ TEST(DeviceRecompute, ASegmentOfTheCpuAndOneOfTheDeviceDoNotRunAgainAtATime) {
   });
 }
 
+TEST(DeviceRecompute, AResultThatIsAnotherDropsTheStepOnAllWorkers) {
+  for (const auto held : kProfiles) {
+    on_device_workers(2, held, [](const Job& job) {
+      const auto where = local_device(job);
+      torch::manual_seed(1);
+      nn::Linear first(6, 6);
+      nn::Linear last(6, 3);
+      nn::Sequential model(first, last);
+      model->to(where);
+      DataParallel parallel(job, *model);
+      const auto step = [&](bool counts) {
+        model->zero_grad();
+        const auto calls = std::make_shared<int>(0);
+        const auto noisy = [&, calls, counts](const torch::Tensor& x) {
+          return first(x) * (counts ? ++*calls : 1);
+        };
+        last(recompute({.name = "noise"}, noisy, Batch(3, 1).x.to(where))).mean().backward();
+      };
+      const auto text = text_of([&] { step(job.rank() == 1); });
+      EXPECT_THAT(text, HasSubstr(job.rank() == 1 ? "recompute \"noise\": run again, the segment "
+                                                    "gives another result 0"
+                                                  : "rank 1"));
+      step(false);
+      EXPECT_EQ(parallel.report().step, 2);
+      expect_equal_everywhere(parallel.group(), *model);
+    });
+  }
+}
+
 // promise: recompute.h#recompute, recompute_sequential.h#fit
 TEST(DeviceRecompute, TwoDevicesAndAMeasuredBudgetAreRefused) {
   on_a_device([](c10::Device where) {
