@@ -344,7 +344,9 @@ TEST(DeviceRecompute, AGradientPenaltyIsASegment) {
       return bytes_of(gradients[0]) + bytes_of(gradients[1]);
     };
     EXPECT_TRUE(of(true) == of(false));
-    const auto outside = slope_of(x.clone().requires_grad_());
+    // Of nodes of that thread alone.
+    const auto outside =
+        torch::autograd::grad({w.square().sum()}, {w}, {}, true, /*create_graph=*/true)[0].sum();
     EXPECT_THAT(text_of<InvalidArgument>(
                     [&] { recompute([&](const torch::Tensor& z) { return z * outside; }, x); }),
                 HasSubstr("the segment uses a tensor that was computed outside of it"));
@@ -418,6 +420,29 @@ TEST(DeviceRecompute, ASegmentOfTheCpuAndOneOfTheDeviceDoNotRunAgainAtATime) {
       torch::autograd::backward({a, b}, {torch::ones_like(a), torch::ones_like(b)});
       EXPECT_EQ(calls, again ? 4 : 2);
       return bytes_of(x.grad()) + bytes_of(z.grad()) + bytes_of(torch::rand({3}));
+    };
+    EXPECT_TRUE(of(true) == of(false));
+  });
+}
+
+// On a device: its backward, and the segment in that, run in another thread than the one that
+// waits.
+TEST(DeviceRecompute, ASegmentMayTrainAnotherModelWithASegment) {
+  on_a_device([](c10::Device where) {
+    const auto of = [&](bool again) {
+      torch::manual_seed(3);
+      nn::Linear model(6, 6);
+      model->to(where);
+      const auto segment = [&](const torch::Tensor& z) {
+        model->zero_grad();
+        const auto x = z.detach().to(where);
+        (again ? recompute(model, x) : model(x)).square().sum().backward();
+        return (z * torch::rand({6}) * model->weight.grad().cpu().sum()).sin();
+      };
+      const auto x = Batch(5, 1).x.requires_grad_();
+      const auto y = again ? recompute(segment, x) : segment(x);
+      y.sum().backward();
+      return bytes_of(x.grad()) + bytes_of(torch::rand({3}));
     };
     EXPECT_TRUE(of(true) == of(false));
   });

@@ -10,21 +10,22 @@
 namespace tutti {
 namespace {
 
-// Odd numbers without a pattern, as libtorch takes them.
+// Multipliers are odd, so that no bit of a factor is lost; libtorch takes signed ones.
 constexpr auto kOfElement = static_cast<std::int64_t>(0x9E3779B97F4A7C15U);
 constexpr auto kOfPlace = static_cast<std::int64_t>(0xC2B2AE3D27D4EB4FU);
 constexpr auto kMix = static_cast<std::int64_t>(0xBF58476D1CE4E5B9U);
 constexpr std::int64_t kSlices = 32;
 constexpr std::int64_t kLeastSlice = 1 << 18;
 
-/// Words of at most 32 bits: a product tells two of them apart by its high bits, too.
+/// Words have at most 32 bits: products of 64 tell apart such as differ in their highest bits
+/// alone.
 torch::Tensor words_of(const torch::Tensor& result) {
   const auto dense = resolved(result.detach()).contiguous().view({-1});
   const auto bytes = dense.element_size();
   return dense.view(bytes == 1 ? torch::kByte : bytes == 2 ? torch::kShort : torch::kInt);
 }
 
-/// A slice at a time: hashes take 16 bytes for each word.
+/// Hashes take 16 bytes for each word: those of one slice exist at a time.
 torch::Tensor digest_on_device(const torch::Tensor& result) {
   const auto words = words_of(result);
   const auto options = torch::dtype(torch::kLong).device(result.device());

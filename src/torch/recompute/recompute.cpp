@@ -144,7 +144,7 @@ class RecomputeNode final : public torch::autograd::Node {
     const auto parameters = unpacked(parameters_);
     std::optional<WorksFor> works;
     if (program_) works.emplace(*program_);
-    const auto lock = one_segment_at_a_time();
+    const OneSegmentAtATime alone;
     const RestoredMemory outside(written_);
     const KeptState::Restored restored(state_, segment_.options.modules);
     const c10::AutoGradMode recorded(true);

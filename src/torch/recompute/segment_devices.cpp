@@ -3,6 +3,9 @@
 #include <ATen/DeviceAccelerator.h>
 #include <fmt/format.h>
 
+#include <memory>
+
+#include "torch/recompute/thread_slot.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -44,10 +47,12 @@ std::optional<c10::Device> one_device(const std::vector<c10::Device>& devices,
   return devices.front();
 }
 
-std::unique_lock<std::recursive_mutex> one_segment_at_a_time() {
-  static std::recursive_mutex running;
-  if (!at::accelerator::getAccelerator()) return {};
-  return std::unique_lock(running);
+OneSegmentAtATime::OneSegmentAtATime() {
+  static std::mutex running;
+  const auto slot = kind_of_slot<ThreadSlot::segment>();
+  if (!at::accelerator::getAccelerator() || c10::ThreadLocalDebugInfo::get(slot)) return;
+  lock_ = std::unique_lock(running);
+  in_thread_.emplace(slot, std::make_shared<c10::DebugInfoBase>());
 }
 
 void pass_through_thread_of(c10::Device device) {

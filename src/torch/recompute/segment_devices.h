@@ -4,6 +4,7 @@
 //
 // Threads: any. Failure: Unsupported.
 
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/torch.h>
 
 #include <mutex>
@@ -29,8 +30,16 @@ std::optional<c10::Device> one_device(const std::vector<c10::Device>& devices,
                                       const std::string& name);
 
 /// A backward on a device has threads beside the program's: of segments of both, which share
-/// generators and buffers, one runs again at a time. Without a device it is no lock.
-std::unique_lock<std::recursive_mutex> one_segment_at_a_time();
+/// generators and buffers, one runs again while this lives. Those inside of it, which it waits for,
+/// are its own, in whatever thread. Without a device nothing is locked.
+class OneSegmentAtATime {
+ public:
+  OneSegmentAtATime();
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+  std::optional<c10::DebugInfoGuard> in_thread_;
+};
 
 /// Returns when autograd's thread of the device holds nothing any more of backwards that have
 /// ended: a moment after backward() has returned it may hold their last node.

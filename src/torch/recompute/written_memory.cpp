@@ -4,23 +4,12 @@
 
 #include <algorithm>
 #include <string_view>
-#include <type_traits>
 #include <utility>
+
+#include "torch/recompute/thread_slot.h"
 
 namespace tutti {
 namespace {
-
-/// Where a thread has its innermost watch: libtorch's callbacks are plain functions. Versions
-/// before 2.13 number these places, up to 255.
-template <class Kind>
-Kind own_kind() {
-  if constexpr (std::is_enum_v<Kind>) {
-    return static_cast<Kind>(254);
-  } else {
-    static constexpr std::string_view kName = "tutti::WriteWatch";
-    return Kind(&kName);
-  }
-}
 
 /// Operations whose schemas do not name the statistics that they write: the places of these among
 /// the arguments.
@@ -37,13 +26,14 @@ std::vector<std::size_t> unnamed_writes(std::string_view name,
 }  // namespace
 
 WriteWatch::Seen* WriteWatch::current() {
-  return static_cast<Seen*>(c10::ThreadLocalDebugInfo::get(own_kind<c10::DebugInfoKind>()));
+  return static_cast<Seen*>(
+      c10::ThreadLocalDebugInfo::get(kind_of_slot<ThreadSlot::write_watch>()));
 }
 
 WriteWatch::WriteWatch()
     : outer_(current()),
       seen_(std::make_shared<Seen>()),
-      in_thread_(own_kind<c10::DebugInfoKind>(), seen_),
+      in_thread_(kind_of_slot<ThreadSlot::write_watch>(), seen_),
       enabled_(true) {
   if (outer_ != nullptr) return;
   callback_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&WriteWatch::before)
