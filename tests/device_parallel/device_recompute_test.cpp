@@ -344,9 +344,9 @@ TEST(DeviceRecompute, AGradientPenaltyIsASegment) {
       return bytes_of(gradients[0]) + bytes_of(gradients[1]);
     };
     EXPECT_TRUE(of(true) == of(false));
-    // Of nodes of that thread alone.
-    const auto outside =
-        torch::autograd::grad({w.square().sum()}, {w}, {}, true, /*create_graph=*/true)[0].sum();
+    const auto scale = torch::ones({6}, on).requires_grad_();
+    // Its graph has nodes of that thread alone.
+    const auto outside = torch::autograd::grad({scale.square().sum()}, {scale}, {}, true, true)[0];
     EXPECT_THAT(text_of<InvalidArgument>(
                     [&] { recompute([&](const torch::Tensor& z) { return z * outside; }, x); }),
                 HasSubstr("the segment uses a tensor that was computed outside of it"));
