@@ -94,7 +94,7 @@ class Settings:
         self.rounds = arguments.rounds or (2 if quick else 30 if arguments.against else 9)
         self.burst = 0.01 if quick else 0.06
         self.most = 2000 if quick else 20000
-        self.restarts = 1 if quick else 3
+        self.restarts = 1 if quick else 6 if arguments.against else 3
         self.steps = 4 if quick else 15
         self.touch = arguments.touch
         self.models = arguments.models

@@ -8,7 +8,7 @@
 
 #include <torch/torch.h>
 
-#include <optional>
+#include <memory>
 
 #include "base/coming_input.h"
 #include "torch/device/torch_device.h"
@@ -16,17 +16,34 @@
 
 namespace tutti {
 
-class MovedTensor final : public ComingInput {
+/// The host's copy of a tensor on a device.
+class HostCopy final : public ComingInput {
  public:
-  /// Nothing is moved yet.
+  /// Nothing is copied yet.
+  HostCopy(const Group& group, const torch::Tensor& tensor, const CollectiveOptions& options);
+
+  /// Where the tensor's values are once they have come: nothing is waited for.
+  View coming();
+  bool has_come() override;
+  void wait() override;
+  View room() const;
+  /// See MovedTensor.
+  void give();
+
+ private:
+  torch::Tensor tensor_;
+  TorchDevice device_;
+  torch::Tensor host_;
+  DeviceMark mark_;  ///< of its values
+};
+
+class MovedTensor {
+ public:
+  /// Keeps a reference to `tensor`. Nothing is moved yet.
   MovedTensor(const Group& group, const torch::Tensor& tensor, const CollectiveOptions& options);
 
   /// Its values. Waits for the device to have computed them.
   View values();
-  /// Where they are once they have come: nothing is waited for.
-  View coming();
-  bool has_come() override;
-  void wait() override;
   /// Room for others, which it has after give().
   View room() const;
   /// It has what is in the view, as what the current stream is given next sees; torch's version of
@@ -34,10 +51,8 @@ class MovedTensor final : public ComingInput {
   void give();
 
  private:
-  torch::Tensor tensor_;
-  std::optional<TorchDevice> device_;
-  torch::Tensor host_;  ///< undefined where the tensor is on the CPU
-  DeviceMark mark_;     ///< of its values
+  const torch::Tensor& tensor_;
+  std::unique_ptr<HostCopy> copy_;  ///< null where the tensor is on the CPU
 };
 
 }  // namespace tutti

@@ -178,14 +178,14 @@ Work start_all_reduce(const Group& group, torch::Tensor& inout, Reduction reduct
     is_moved();
     return group.start().all_reduce(view, reduction, layout.with(options));
   }
-  const auto moved = std::make_shared<MovedTensor>(group, inout, options);
+  const auto copy = std::make_shared<HostCopy>(group, inout, options);
   const Layout layout(inout);
-  const auto view = moved->coming();
+  const auto view = copy->coming();
   is_moved();
   return start_all_reduce(group, view, reduction, layout.with(options),
-                          {.input = moved,
+                          {.input = copy,
                            .original = {inout.const_data_ptr(), inout.numel(), view.dtype},
-                           .give = [moved] { moved->give(); }});
+                           .give = [copy] { copy->give(); }});
 }
 
 torch::Tensor shared_zeros(const Group& group, torch::IntArrayRef sizes, torch::ScalarType dtype) {
