@@ -21,7 +21,7 @@ struct DeviceCopy {
 Work start_all_reduce(const Group& group, View inout, Reduction reduction,
                       const CollectiveOptions& options, DeviceCopy copy);
 
-/// InvalidArgument where a call that is under way writes this memory of a device.
+/// InvalidArgument where a call that Work::wait() was not called for has this memory of a device.
 void require_apart(const Group& group, const ConstView& original);
 
 }  // namespace tutti

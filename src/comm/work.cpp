@@ -47,6 +47,7 @@ void Work::wait() {
   const auto then = std::exchange(then_, nullptr);
   GroupLanes& collectives = group->collectives();
   after_all_ ? collectives.wait_up_to(call_) : collectives.wait(call_);
+  if (then) collectives.give_back(call_);
   if (then) then();
 }
 

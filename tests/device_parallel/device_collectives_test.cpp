@@ -222,6 +222,31 @@ TEST(DeviceCollectives, OfATensorThatOneUnderWayWritesAreRefused) {
   });
 }
 
+// The sum of a call that is complete is in the host's copy until the program waits for that call.
+// promise: group.h#Work
+TEST(DeviceCollectives, OfATensorWhoseSumHasNotComeBackAreRefused) {
+  on_device_workers(2, test_device::Held::kSideStreams, [](const Job& job) {
+    const Group group(job, "one lane", {.lanes = 1});
+    auto x = torch::ones({3}, local_device(job));
+    auto y = torch::ones({2}, local_device(job));
+    auto first = start_all_reduce(group, x, Reduction::sum, {.label = "the first"});
+    const auto is_refused = [&](const std::function<void()>& call) {
+      EXPECT_THAT(text_of<InvalidArgument>(call),
+                  AllOf(HasSubstr("touches memory that a call under way writes: all-reduce sum"),
+                        HasSubstr("the first"), HasSubstr("wait for that one first")));
+    };
+    all_reduce(group, y, Reduction::sum);  // on the lane of the first, which is complete now
+    is_refused([&] { start_all_reduce(group, x, Reduction::sum).wait(); });
+    for (int k = 0; k < 9; ++k) all_reduce(group, y, Reduction::sum);
+    is_refused([&] { all_reduce(group, x, Reduction::sum); });
+    EXPECT_TRUE(first.done());
+    is_refused([&] { all_gather(group, x); });
+    first.wait();
+    all_reduce(group, x, Reduction::sum);
+    EXPECT_EQ(bytes_of(x), bytes_of(torch::full({3}, 4.0F)));
+  });
+}
+
 // What autograd has kept of a tensor is not what the sum leaves there.
 TEST(DeviceCollectives, ThatAreStartedCountForAutograd) {
   on_device_workers(2, test_device::Held::kSideStreams, [](const Job& job) {

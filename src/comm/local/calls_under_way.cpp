@@ -1,6 +1,7 @@
 #include "comm/local/calls_under_way.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tutti {
 
@@ -11,9 +12,7 @@ CallsUnderWay::Bytes CallsUnderWay::bytes_of(const ConstView& span) {
 }
 
 CallsUnderWay::Memory CallsUnderWay::memory_of(const Operation& operation) const {
-  if (operation.original.data != nullptr) {
-    return {.read = bytes_of(operation.original), .written = bytes_of(operation.original)};
-  }
+  if (operation.original.data != nullptr) return {};  // the host's copy is nobody else's
   const auto kind = operation.kind;
   const bool is_root = operation.root == rank_;
   const bool gives = !is_from_root(kind) || is_root;
@@ -45,14 +44,16 @@ std::optional<CallsUnderWay::Clash> CallsUnderWay::clash_of(const Operation& ope
   return {};
 }
 
-std::optional<CallsUnderWay::Clash> CallsUnderWay::writer_of(const ConstView& memory) const {
+void CallsUnderWay::lend(const ConstView& original, std::uint64_t call, std::string what) {
+  lent_[call] = {bytes_of(original), std::move(what)};
+}
+
+const std::string* CallsUnderWay::borrower_of(const ConstView& memory) const {
   const Bytes bytes = bytes_of(memory);
-  for (std::size_t l = 0; l < lanes_.size(); ++l) {
-    for (auto s = lanes_[l].completed + 1; s <= lanes_[l].started; ++s) {
-      if (lanes_[l].memory[s % kRing].written.overlap(bytes)) return Clash{l, s, true, true};
-    }
+  for (const auto& [call, lent] : lent_) {
+    if (lent.bytes.overlap(bytes)) return &lent.what;
   }
-  return {};
+  return nullptr;
 }
 
 void CallsUnderWay::add(const Operation& operation, std::size_t lane, std::uint64_t sequence) {

@@ -51,6 +51,9 @@ std::uint64_t GroupLanes::start(const Operation& operation) {
   const std::uint64_t sequence = lane.start(operation);
   TUTTI_CHECK(sequence == sequence_of(call), "operation {} of a lane is call {}", sequence, call);
   under_way_.add(operation, lane_of(call), sequence);
+  if (operation.original.data != nullptr) {
+    under_way_.lend(operation.original, call, lane.what(sequence));
+  }
   return started_ = call;
 }
 
@@ -67,13 +70,13 @@ void GroupLanes::refuse(const Operation& operation, const CallsUnderWay::Clash& 
 }
 
 void GroupLanes::require_apart(const ConstView& original) {
-  const auto clash = under_way_.writer_of(original);
-  if (!clash) return;
+  const auto* const borrower = under_way_.borrower_of(original);
+  if (borrower == nullptr) return;
   check();
   throw InvalidArgument(
       fmt::format("a collective of a tensor on a device, call {} of group \"{}\", touches memory "
                   "that a call under way writes: {}; wait for that one first",
-                  started_ + 1, members_.group.name, lanes_[clash->lane]->what(clash->sequence)));
+                  started_ + 1, members_.group.name, *borrower));
 }
 
 bool GroupLanes::test(std::uint64_t call) {

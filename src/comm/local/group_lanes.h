@@ -56,8 +56,10 @@ class GroupLanes {
   /// Returns the call's number, from 1. InvalidArgument, with nothing started, where it writes
   /// memory of a call that is under way, or that one writes its.
   std::uint64_t start(const Operation& operation);
-  /// InvalidArgument where a call that is under way writes this memory of a device.
+  /// InvalidArgument where a call has some of this memory of a device until give_back().
   void require_apart(const ConstView& original);
+  /// The call, which was waited for, leaves the program its memory of a device.
+  void give_back(std::uint64_t call) { under_way_.give_back(call); }
   /// Makes what progress it can without waiting, on all lanes; true when the call is complete.
   bool test(std::uint64_t call);
   void wait(std::uint64_t call);
