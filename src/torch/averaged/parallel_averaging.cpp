@@ -118,10 +118,14 @@ CollectiveOptions ParallelAveraging::waits(const char* label) const {
 
 // ---- which parameters moved ----
 
-/// A Change for each.
-std::vector<std::byte> ParallelAveraging::changes(const Members& due) {
+void ParallelAveraging::require_unchanged() {
   model_.require_all_in_place();
   model_.require_unchanged_list();
+}
+
+/// A Change for each.
+std::vector<std::byte> ParallelAveraging::changes(const Members& due) {
+  require_unchanged();
   if (host_) host_->fetch_parameters(due);
   std::vector<std::byte> found;
   for (const auto p : due) {
@@ -221,9 +225,16 @@ void ParallelAveraging::average_parameters(std::optional<std::int64_t> step) {
   for (const auto b : rounds_.due_buckets()) {
     due.insert(due.end(), rounds_.buckets()[b].begin(), rounds_.buckets()[b].end());
   }
-  if (!due.empty()) find_moved(due);
+  Members arriving;
+  std::ranges::copy_if(all_parameters(plan_), std::back_inserter(arriving),
+                       [this](auto p) { return rounds_.arrives(p); });
+  if (!due.empty()) {
+    find_moved(due);
+  } else if (!arriving.empty()) {
+    require_unchanged();
+  }
   try {
-    receive();
+    receive(arriving);
     for (const auto b : rounds_.due_buckets()) average(b);
     if (host_) host_->give_parameters(changed_);
     if (!due.empty() && options_.sync_buffers) sync_buffers();
@@ -254,10 +265,7 @@ void ParallelAveraging::note_changed(std::uint32_t parameter) {
 }
 
 /// Applies means that were in flight.
-void ParallelAveraging::receive() {
-  Members arriving;
-  std::ranges::copy_if(all_parameters(plan_), std::back_inserter(arriving),
-                       [this](auto p) { return rounds_.arrives(p); });
+void ParallelAveraging::receive(const Members& arriving) {
   if (host_) host_->fetch_parameters(arriving);
   for (const auto p : arriving) {
     for (const auto& tile : tiles_of({p, 0, plan_.parameters()[p].spec.count})) {

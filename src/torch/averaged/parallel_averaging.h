@@ -56,11 +56,12 @@ class ParallelAveraging {
 
  private:
   using Members = std::vector<std::uint32_t>;
+  void require_unchanged();
   std::vector<std::byte> changes(const Members& due);
   void find_moved(const Members& due);
   Members sent_in(std::size_t bucket, DType node_type) const;
   void note_changed(std::uint32_t parameter);
-  void receive();
+  void receive(const Members& arriving);
   void average(std::size_t bucket);
   std::vector<std::vector<std::byte>> gather(std::vector<std::byte> mine);
   CollectiveOptions waits(const char* label) const;

@@ -507,6 +507,31 @@ TEST(AveragedParallel, AWorkerWhoseModelWasMovedIsNamedByTheOthers) {
   });
 }
 
+// Nobody waits for others in the step in which a mean comes: each worker looks for itself.
+TEST(AveragedParallel, AModelThatWasMovedIsRefusedWhereAMeanComes) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    const auto policy = diloco(3, {.rate = 1, .momentum = 0, .warm_up = 0, .overlap = 1, .own = 0});
+    AveragedParallel parallel(job, *model, policy);
+    const torch::NoGradGuard no_grad;
+    auto parameter = model->parameters()[0];
+    parameter.fill_(job.rank());
+    for (int step = 1; step <= 3; ++step) parallel.average_parameters();
+    const auto mine = parameter.data();
+    if (job.rank() == 1) parameter.set_data(mine.clone());
+    const auto text = text_of<InvalidArgument>([&] { parallel.average_parameters(); });
+    if (job.rank() == 1) {
+      EXPECT_THAT(text, HasSubstr("parameter \"0.weight\" of \"model\" was moved"));
+      EXPECT_TRUE(mine.eq(1).all().item<bool>());
+      parameter.set_data(mine);
+    } else {
+      EXPECT_EQ(text, "");
+    }
+    parallel.average_parameters();  // where the mean did not come, it comes now
+    EXPECT_TRUE(torch::allclose(parameter, torch::full_like(parameter, 0.5F)));
+  });
+}
+
 // promise: averaged_parallel.h#average_parameters
 TEST(AveragedParallel, AStepThatWasLeftOutIsFoundWhereStepsAreNumbered) {
   on_workers(2, [](const Job& job) {
