@@ -1,5 +1,7 @@
 #include "torch/model/moved_tensor.h"
 
+#include <ATen/record_function.h>
+
 #include <string>
 
 #include "comm/device_copy.h"
@@ -16,6 +18,15 @@ const torch::Tensor& require_moved(const Group& group, const torch::Tensor& tens
 }
 
 }  // namespace
+
+void note_written(const torch::Tensor& tensor) {
+  at::RecordFunction record(at::RecordScope::FUNCTION);
+  if (record.isActive()) {
+    const c10::IValue written(tensor);
+    record.before(kWriteNotice, c10::ArrayRef<const c10::IValue>(&written, 1));
+  }
+  if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+}
 
 HostCopy::HostCopy(const Group& group, const torch::Tensor& tensor,
                    const CollectiveOptions& options)
@@ -61,7 +72,7 @@ View MovedTensor::room() const { return copy_ ? copy_->room() : view_of(tensor_)
 
 void MovedTensor::give() {
   if (copy_) return copy_->give();
-  if (!tensor_.is_inference()) tensor_.unsafeGetTensorImpl()->bump_version();
+  note_written(tensor_);
 }
 
 }  // namespace tutti

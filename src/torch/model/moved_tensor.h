@@ -16,6 +16,12 @@
 
 namespace tutti {
 
+/// The name under which libtorch's callbacks before operations hear of note_written().
+inline constexpr const char* kWriteNotice = "tutti::write";
+/// Memory of the CPU that collectives write counts as written by an operation of torch's: in the
+/// tensor's version, and for what watches operations.
+void note_written(const torch::Tensor& tensor);
+
 /// The host's copy of a tensor on a device.
 class HostCopy final : public ComingInput {
  public:

@@ -169,19 +169,16 @@ void broadcast(const Group& group, torch::Tensor& inout, int root,
 
 Work start_all_reduce(const Group& group, torch::Tensor& inout, Reduction reduction,
                       const CollectiveOptions& options) {
-  const auto is_moved = [&] {
-    if (!inout.is_inference()) inout.unsafeGetTensorImpl()->bump_version();
-  };
   if (!inout.defined() || inout.is_cpu()) {
     const auto view = view_of(inout);
     const Layout layout(inout);
-    is_moved();
+    note_written(inout);
     return group.start().all_reduce(view, reduction, layout.with(options));
   }
   const auto copy = std::make_shared<HostCopy>(group, inout, options);
   const Layout layout(inout);
   const auto view = copy->coming();
-  is_moved();
+  if (!inout.is_inference()) inout.unsafeGetTensorImpl()->bump_version();
   return start_all_reduce(group, view, reduction, layout.with(options),
                           {.input = copy,
                            .original = {inout.const_data_ptr(), inout.numel(), view.dtype},

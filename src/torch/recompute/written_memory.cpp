@@ -6,18 +6,20 @@
 #include <string_view>
 #include <utility>
 
+#include "torch/model/moved_tensor.h"
 #include "torch/recompute/thread_slot.h"
 
 namespace tutti {
 namespace {
 
-/// Operations whose schemas do not name the statistics that they write: the places of these among
-/// the arguments.
+/// Operations whose schemas do not name what they write, as statistics, or that have none: the
+/// places of that among the arguments.
 std::vector<std::size_t> unnamed_writes(std::string_view name,
                                         c10::ArrayRef<const c10::IValue> arguments) {
   const bool is_norm = name == "aten::native_batch_norm" || name == "aten::cudnn_batch_norm" ||
                        name == "aten::miopen_batch_norm";
   if (is_norm && arguments.size() > 5 && arguments[5].toBool()) return {3, 4};
+  if (name == kWriteNotice) return {0};
   if (name.starts_with("aten::batch_norm_gather_stats")) return {3, 4};
   if (name == "aten::batch_norm_update_stats" && arguments.size() > 2) return {1, 2};
   return {};

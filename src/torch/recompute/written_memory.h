@@ -3,8 +3,8 @@
 // The memory that torch's operations write to while a segment runs: of what outlives the segment,
 // a batch norm's statistics or a counter, the second run has to leave the values as they were.
 //
-// libtorch calls back before each operation, with its schema and its arguments. Writes through a
-// pointer are not seen.
+// libtorch calls back before each operation, with its schema and its arguments; collectives on
+// tensors report what they write as operations do. Writes through a pointer are not seen.
 //
 // Threads: a watch sees operations of the thread that made it, and of the backwards that this one
 // runs meanwhile, in whatever threads: those of a device have their own. Failure: OutOfMemory, and

@@ -230,6 +230,33 @@ std::string trained(int size, Front front, bool again) {
   });
 }
 
+// promise: recompute#what-stays-the-same
+TEST(RecomputeOutside, WhatACollectiveChangesIsChangedOnce) {
+  for (const bool starts : {false, true}) {
+    on_workers(2, [&](const Job& job) {
+      const Group group(job);
+      const auto sums_of = [&](bool again) {
+        auto sums = here(torch::ones({kWidth}));
+        const auto segment = [&](const torch::Tensor& x) {
+          if (starts) {
+            start_all_reduce(group, sums, Reduction::sum).wait();
+          } else {
+            all_reduce(group, sums, Reduction::sum);
+          }
+          return torch::tanh(x);
+        };
+        for (int step = 0; step < 3; ++step) {
+          const auto x = here(samples_of(step, job.rank())).requires_grad_();
+          (again ? recompute(segment, x) : segment(x)).sum().backward();
+        }
+        return sums;
+      };
+      EXPECT_TRUE(torch::equal(sums_of(false), here(torch::full({kWidth}, 8.0F))));
+      EXPECT_TRUE(torch::equal(sums_of(true), here(torch::full({kWidth}, 8.0F))));
+    });
+  }
+}
+
 // findings-3: B12
 TEST(RecomputeOutside, WhatACapturedModuleChangesIsChangedOnceInATrainer) {
   const auto plain = trained(1, Front::trainer, false);
