@@ -34,8 +34,10 @@ double fold_weights(std::span<const Block> blocks, std::span<const double> weigh
 }
 
 void HeldNodes::collect(std::vector<HeldNode> nodes, std::int64_t leaves) {
-  const auto same_block = [](const HeldNode& a, const HeldNode& b) { return a.block == b.block; };
-  if (leaves != leaf_count_ || !std::ranges::equal(nodes, nodes_, same_block)) ++shape_;
+  const auto is_same = [](const HeldNode& a, const HeldNode& b) {
+    return a.block == b.block && a.worker == b.worker;
+  };
+  if (leaves != leaf_count_ || !std::ranges::equal(nodes, nodes_, is_same)) ++shape_;
   nodes_ = std::move(nodes);
   leaf_count_ = leaves;
   weight_ = weight_of(all());

@@ -42,7 +42,7 @@ class HeldNodes {
  public:
   /// Takes over those of a tree over `leaves`, and adds up their weights.
   void collect(std::vector<HeldNode> nodes, std::int64_t leaves);
-  /// How often collect() has found other blocks of the tree than before.
+  /// How often collect() has found other blocks of the tree than before, or other workers of them.
   std::uint64_t shape() const { return shape_; }
 
   std::size_t size() const { return nodes_.size(); }

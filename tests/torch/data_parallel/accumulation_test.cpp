@@ -381,5 +381,34 @@ TEST(Accumulation, SplitCutsRowsWithTheirWeights) {
   EXPECT_THAT(text_of([&] { split({torch::tensor(1.0)}, 2); }), HasSubstr("dim 0"));
 }
 
+// findings: the same nodes of the tree, by other workers than in the step before, were taken to be
+// on the hosts of those.
+TEST(Accumulation, OfNumbersThatChangeFromStepToStepBetweenHosts) {
+  const auto outcome = run_process_ranks(
+      3,
+      [](const Job& job) {
+        at::set_num_threads(1);
+        torch::nn::Linear model(2, 1);
+        DataParallel parallel(job, *model, {.divide = Divide::not_at_all});
+        const std::vector<std::vector<std::int64_t>> steps = {
+            {1, 1, 1}, {0, 1, 2}, {1, 2, 0}, {0, 2, 1}, {1, 1, 1}};
+        for (const auto& counts : steps) {
+          model->zero_grad();
+          const auto mine = counts[static_cast<std::size_t>(job.rank())];
+          auto scope = parallel.accumulate({.micro_batches = mine});
+          for (std::int64_t k = 0; k < mine; ++k) {
+            scope.micro_batch(1, [&] {
+              return model->forward(torch::full({1, 2}, 1 + static_cast<float>(job.rank()))).sum();
+            });
+          }
+          scope.finish();
+          const auto sum = static_cast<float>(counts[0] + 2 * counts[1] + 3 * counts[2]);
+          EXPECT_EQ(model->weight.grad()[0][0].item<float>(), sum);
+        }
+      },
+      {.hosts = even_hosts(3, 2)});
+  EXPECT_TRUE(outcome.all_good()) << outcome.describe();
+}
+
 }  // namespace
 }  // namespace tutti::test::accumulation_cases
