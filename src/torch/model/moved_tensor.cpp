@@ -3,6 +3,7 @@
 #include <ATen/record_function.h>
 
 #include <string>
+#include <utility>
 
 #include "comm/device_copy.h"
 #include "torch/model/layout.h"
@@ -20,8 +21,8 @@ const torch::Tensor& require_moved(const Group& group, const torch::Tensor& tens
 }  // namespace
 
 void note_written(const torch::Tensor& tensor) {
-  at::RecordFunction record(at::RecordScope::FUNCTION);
-  if (record.isActive()) {
+  if (auto watching = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION)) {
+    at::RecordFunction record(std::move(*watching));
     const c10::IValue written(tensor);
     record.before(kWriteNotice, c10::ArrayRef<const c10::IValue>(&written, 1));
   }
