@@ -182,7 +182,7 @@ class PinnedAllocator final : public c10::Allocator {
   }
 };
 
-// Those of cuda_runtime_api.h.
+// Error numbers of cuda_runtime_api.h.
 constexpr int kAlreadyRegistered = 712;
 constexpr int kNotRegistered = 713;
 constexpr int kNotPermitted = 800;

@@ -118,7 +118,7 @@ CollectiveOptions ParallelAveraging::waits(const char* label) const {
 
 // ---- which parameters moved ----
 
-void ParallelAveraging::require_unchanged() {
+void ParallelAveraging::require_unchanged() const {
   model_.require_all_in_place();
   model_.require_unchanged_list();
 }

@@ -9,8 +9,8 @@
 // The optimizer is the program's own, so that nobody reports which parameters it moves: workers
 // compare their bytes with those that they had when they were last due.
 //
-// Of a model on a device the host has copies: of what is due they become its values, and it theirs
-// once they are one.
+// The host has copies of a model on a device: copies of what is due take the model's values, and
+// the model takes theirs once they are one.
 //
 // Threads: one. Failure: that of a Group's collectives. Diverged on all workers where a value
 // is not finite; InvalidArgument where one worker's model has changed (PeerFailed on the others):
@@ -56,7 +56,7 @@ class ParallelAveraging {
 
  private:
   using Members = std::vector<std::uint32_t>;
-  void require_unchanged();
+  void require_unchanged() const;
   std::vector<std::byte> changes(const Members& due);
   void find_moved(const Members& due);
   Members sent_in(std::size_t bucket, DType node_type) const;

@@ -63,12 +63,13 @@ ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
       std::make_unique<ParameterGradients>(model, *exchange, sources, host.get(), fast.get());
   list_step_parts();
   if (group.rank() != 0) return;
-  const auto on = host == nullptr            ? std::string()
-                  : deterministic == nullptr ? fmt::format(" on {}", host->device().device().str())
-                                             : fmt::format(
-                                                   " on {}, deterministic operators alone "
-                                                   "(DataParallelOptions::deterministic)",
-                                                   host->device().device().str());
+  std::string on;
+  if (host) {
+    on = fmt::format(" on {}{}", host->device().device().str(),
+                     deterministic
+                         ? ", deterministic operators alone (DataParallelOptions::deterministic)"
+                         : "");
+  }
   log_info(
       fmt::format("data parallel: {} parameters, {} workers{}; TUTTI_LOG=debug shows all settings",
                   model.parameters().size(), group.size(), on));

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <mutex>
+#include <type_traits>
 
 namespace tutti {
 

@@ -82,7 +82,7 @@ class GradientIntake {
   void drop() noexcept {
     if (coming_) coming_->drop();
   }
-  /// Of a model on a device: see DeviceGradients.
+  /// Copies a sum to a model on a device: see DeviceGradients.
   void give(std::size_t parameter, const torch::Tensor& to) { coming_->give(parameter, to); }
 
  private:

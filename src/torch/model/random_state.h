@@ -30,7 +30,7 @@ class RandomState {
   void restore() const;
   /// State of the CPU's default generator.
   const torch::Tensor& bytes() const { return states_.front().second; }
-  /// Of all states.
+  /// A digest of all states.
   std::uint64_t digest() const;
   /// What each generator was seeded with last, at the call.
   std::vector<std::uint64_t> seeds() const;

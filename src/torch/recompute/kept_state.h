@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-/// Of a kind of device.
+/// Whether operations of a kind of device are cast, and to what.
 struct Autocast {
   explicit Autocast(c10::DeviceType device);
   void set() const;
@@ -26,8 +26,8 @@ struct Autocast {
 
 class KeptState {
  public:
-  /// Of torch's default generators, of the CPU's, those of `devices` and of the device that the
-  /// calling thread works on, and of `others`.
+  /// Keeps the states of torch's default generators, which are the CPU's, those of `devices` and
+  /// that of the device that the calling thread works on, and the states of `others`.
   KeptState(const std::vector<c10::Device>& devices, const std::vector<at::Generator>& others,
             const std::string& name);
 

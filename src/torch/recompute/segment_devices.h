@@ -20,7 +20,7 @@ namespace tutti {
 /// `what` they are, and the segment's name, are for the text.
 void require_kind(const TensorList& tensors, const char* what, const std::string& name);
 
-/// Those of tensors that are not on the CPU.
+/// The devices of tensors that are not on the CPU.
 std::vector<c10::Device> devices_of(const TensorList& tensors);
 
 /// The one of `devices`, none of which is the CPU; none: there are none. Unsupported where there
