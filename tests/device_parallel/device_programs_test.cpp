@@ -113,6 +113,32 @@ TEST(DevicePrograms, UnderAnotherStream) {
   });
 }
 
+// Steps on streams of their own, which do not wait for each other's sums, and nobody reads those
+// until all have come. Both ways lead through the host's copies.
+TEST(DevicePrograms, WhoseStepsAreOnDifferentStreams) {
+  expect_bytes_of_the_cpu([](const Job& job, c10::Device where) {
+    torch::manual_seed(1);
+    auto model = mlp();
+    model->to(where);
+    if (!where.is_cpu()) test_device::refuse_registration(true);
+    DataParallel parallel(job, *model, {.fusion = 1, .first_fusion = 1});
+    std::vector<torch::Tensor> kept;
+    for (std::uint64_t step = 1; step <= 5; ++step) {
+      std::optional<c10::StreamGuard> guard;
+      if (!where.is_cpu()) {
+        guard.emplace(c10::impl::VirtualGuardImpl(where.type()).getStreamFromGlobalPool(where));
+      }
+      model->zero_grad();
+      loss_of(model, job, step, where).backward();
+      for (const auto& parameter : model->parameters()) kept.push_back(parameter.grad());
+    }
+    if (!where.is_cpu()) test_device::synchronize();
+    std::string bytes;
+    for (const auto& gradient : kept) bytes += bytes_of(gradient);
+    return bytes;
+  });
+}
+
 // What backward gave is read, changed and used by the next operation, without a wait.
 TEST(DevicePrograms, ThatClipBySumsOfTheirOwn) {
   expect_bytes_of_the_cpu([](const Job& job, c10::Device where) {

@@ -103,12 +103,13 @@ void LeafFolder::write(std::size_t parameter, const void* gradient, bool last, b
   finished_[parameter] = last;
   if (weight_ == 0) return;
   const auto& entry = plan_.parameters()[parameter];
+  const auto count = gradient == nullptr ? 0 : entry.node_count();
   // Where there is nothing to hold, there may be no address.
-  if (entry.node_count() == 0) gradient = place(parameter, 0);
+  if (count == 0) gradient = place(parameter, 0);
   auto& slot = board_.slot_table(static_cast<int>(nodes_.size()))[parameter];
   if (slot != kAbsent) {
-    add_scaled(place(parameter, slot), entry.node_type, gradient, entry.spec.dtype,
-               entry.node_count(), weight_, largest_);
+    add_scaled(place(parameter, slot), entry.node_type, gradient, entry.spec.dtype, count, weight_,
+               largest_);
     if (last) merge(parameter, {std::exchange(slot, kAbsent), nullptr, weight_}, chain_);
   } else if (last && chain_ > 0) {
     merge(parameter, {kAbsent, gradient, weight_, may_stay}, chain_);
@@ -117,8 +118,8 @@ void LeafFolder::write(std::size_t parameter, const void* gradient, bool last, b
     if (options_.per_parameter_weights) {
       board_.weights(static_cast<int>(nodes_.size()))[parameter] = weight_;
     }
-    scale_into(place(parameter, slot), entry.node_type, gradient, entry.spec.dtype,
-               entry.node_count(), weight_, largest_);
+    scale_into(place(parameter, slot), entry.node_type, gradient, entry.spec.dtype, count, weight_,
+               largest_);
   }
   note_magnitude(parameter);
 }

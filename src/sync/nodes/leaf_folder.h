@@ -74,8 +74,8 @@ class LeafFolder {
   /// Adds the leaf's gradient of one parameter, in the plan's layout, to what this leaf wrote
   /// before. With `last`, this leaf writes the parameter no more, and it is folded while hot; with
   /// `may_stay`, a gradient in a place that lend() gave stays there as its node: the folder then
-  /// owns it, and the caller must not keep it. Of one that is summed elsewhere only that there is
-  /// one is noted, and `gradient` is null.
+  /// owns it, and the caller must not keep it. Where `gradient` is null, its values are elsewhere:
+  /// that there is one is noted.
   void write(std::size_t parameter, const void* gradient, bool last, bool may_stay = false);
   /// The same for a row-sparse one; without a row it stays absent.
   void write(std::size_t parameter, const RowEntries& entries, bool last);

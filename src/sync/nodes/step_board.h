@@ -97,6 +97,7 @@ class StepBoard {
   StepBoard(Sections& at, std::size_t parameters, std::size_t buffers, std::size_t modules = 0)
       : header_(at),
         ready_(at, parameters),
+        folded_(at, parameters),
         digests_(at, parameters + buffers),
         order_(at, parameters),
         weights_(at, kMaxSlots, parameters),
@@ -106,6 +107,8 @@ class StepBoard {
   StepHeader& header() const { return header_.front(); }
   /// Last step in which bucket b is complete on this worker; at most one bucket per parameter.
   std::atomic<std::uint64_t>& bucket_ready(std::size_t b) const { return ready_[b]; }
+  /// Last step in which the owner has folded its share of bucket b, where others ask for that.
+  std::atomic<std::uint64_t>& bucket_folded(std::size_t b) const { return folded_[b]; }
   /// slot_table(k)[p]: slot that holds node k's gradient of parameter p, or kAbsent.
   std::uint8_t* slot_table(int node) const { return slots_[static_cast<std::size_t>(node)]; }
   /// sum_slots()[p]: slot in which the owner keeps what it folds of parameter p, where it does so.
@@ -122,6 +125,7 @@ class StepBoard {
  private:
   Section<StepHeader> header_;
   Section<std::atomic<std::uint64_t>> ready_;
+  Section<std::atomic<std::uint64_t>> folded_;
   Section<std::uint64_t> digests_;
   Section<std::uint32_t> order_;
   SectionRows<double> weights_;

@@ -54,7 +54,7 @@ void BucketFolds::open(bool is_alone) {
   for (std::size_t b = 0; b < schedule_->size(); ++b) {
     unfired_[b] = static_cast<std::uint32_t>(schedule_->parameters(b).size());
   }
-  next_bucket_ = next_summed_ = 0;
+  next_bucket_ = next_left_ = next_summed_ = 0;
   collected_ = false;
 }
 
@@ -143,6 +143,16 @@ void BucketFolds::fold_ready() {
     if (!collected_) collect_nodes();
     fold_bucket(next_bucket_++);
   }
+  if (leave_) send_folded();
+}
+
+void BucketFolds::send_folded() {
+  const auto is_folded = [this](const StepBoard& board) {
+    return board.bucket_folded(next_left_).load(std::memory_order_acquire) == protocol_.step();
+  };
+  while (next_left_ < next_bucket_ && std::ranges::all_of(nodes_.boards(), is_folded)) {
+    leave_(schedule_->parameters(next_left_++));
+  }
 }
 
 void BucketFolds::sum_ready() {
@@ -164,8 +174,14 @@ void BucketFolds::finish() {
 }
 
 void BucketFolds::fold_bucket(std::size_t bucket) {
-  const TimelineSpan span(protocol_.job().timeline(), "fold");
-  slices_.fold(schedule_->parameters(bucket));
+  if (!is_alone_ || !leave_) {
+    const TimelineSpan span(protocol_.job().timeline(), "fold");
+    slices_.fold(schedule_->parameters(bucket));
+  }
+  if (!leave_) return;
+  auto& folded = nodes_.boards().mine().bucket_folded(bucket);
+  folded.store(protocol_.step(), std::memory_order_release);
+  announce(protocol_.job().board());
 }
 
 void BucketFolds::fold_slices() {

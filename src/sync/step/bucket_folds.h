@@ -9,9 +9,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sync/nodes/node_store.h"
@@ -23,6 +25,9 @@
 
 namespace tutti {
 
+/// Called with parameters whose sums lie where this worker reads them, once in a step for each.
+using SumsLeave = std::function<void(std::span<const std::uint32_t> parameters)>;
+
 class BucketFolds {
  public:
   /// Keeps references.
@@ -30,8 +35,14 @@ class BucketFolds {
   /// After the hosts' part was made, which needs this one. Keeps a reference.
   void use(HostExchange& hosts);
 
+  /// From now on sums of a step of one backward, on one host, leave while others are still written:
+  /// `leave` is called by whoever writes or waits. What has not left is there after the step.
+  void let_sums_leave(SumsLeave leave) { leave_ = std::move(leave); }
+  bool sums_leave() const { return leave_ != nullptr; }
+
   /// `is_alone`: the open step is one backward's of a group of one.
   void open(bool is_alone);
+  bool is_alone() const { return is_alone_; }
   /// Hash of the bucket schedule in use.
   std::uint64_t schedule_hash() const { return schedule_->hash(); }
   int buckets() const { return static_cast<int>(schedule_->size()); }
@@ -62,6 +73,7 @@ class BucketFolds {
   void publish_bucket(std::size_t bucket);
   bool completes_buckets() const;
   bool is_ready(std::size_t bucket) const;
+  void send_folded();
   void fold_bucket(std::size_t bucket);
   void collect_nodes();
   std::string mode_texts() const;
@@ -70,6 +82,7 @@ class BucketFolds {
   NodeStore& nodes_;
   const ExchangeOptions& options_;
   HostExchange* hosts_ = nullptr;
+  SumsLeave leave_;  ///< null: sums stay
   SliceFold slices_;
   std::unique_ptr<BucketSchedule> schedule_;
   bool order_agreed_ = false;
@@ -77,6 +90,7 @@ class BucketFolds {
   std::vector<std::uint32_t> fired_;    ///< first writes of this step, in order
   std::vector<std::uint32_t> unfired_;  ///< per bucket: parameters that have not fired yet
   std::size_t next_bucket_ = 0;         ///< first bucket whose slice is not folded yet
+  std::size_t next_left_ = 0;           ///< first bucket whose sums have not left
   std::size_t next_summed_ = 0;         ///< first bucket that hosts have not begun to add up
   bool collected_ = false;              ///< nodes_ has those of all workers
 };

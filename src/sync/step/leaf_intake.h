@@ -32,7 +32,8 @@ class LeafIntake {
   void begin_leaf(double weight);
   /// See LeafFolder::write. In a step of one backward, `last` is what lets a bucket leave.
   void write(std::size_t parameter, const void* gradient, bool last, bool may_stay = false);
-  /// There is a gradient of a parameter whose gradients are summed elsewhere.
+  /// There is a gradient, whose values are elsewhere: it is summed there, or holds_values() of the
+  /// exchange is false.
   void note(std::size_t parameter, bool last);
   /// The same as the first for a row-sparse parameter.
   void write(std::size_t parameter, const RowEntries& entries, bool last);

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "comm/group_state.h"
@@ -68,6 +69,12 @@ class StepExchange {
   const HostExchange& hosts() const { return hosts_; }
   LeafIntake& leaves() { return leaves_; }
   ModelAgreement& model() { return model_; }
+
+  /// From now on sums leave as they are complete: see BucketFolds.
+  void let_sums_leave(SumsLeave leave) { buckets_.let_sums_leave(std::move(leave)); }
+  /// Whether the open step holds values of gradients. Where sums leave, those of a step of one
+  /// backward in a group of one are their own sums: they stay where they are, and are noted here.
+  bool holds_values() const { return !buckets_.is_alone() || !buckets_.sums_leave(); }
 
   /// Opens a step of one leaf, at once begun, for a single backward. In a group of one the mean is
   /// that leaf: it is neither multiplied by its weight nor divided.

@@ -19,6 +19,7 @@ ParameterGradients::ParameterGradients(const WrappedModel& model, StepExchange& 
       host_(host),
       fast_(fast),
       intake_(model, exchange, sources, nullptr, fast == nullptr ? host : nullptr),
+      given_(model.parameters().size()),
       tied_(model.parameters().size()),
       zero_versions_(model.parameters().size(), -1) {
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
@@ -27,6 +28,15 @@ ParameterGradients::ParameterGradients(const WrappedModel& model, StepExchange& 
     installed_.emplace_back(c10::intrusive_ptr<c10::StorageImpl>());
     views_.push_back(model_.row_sparse(p) ? torch::Tensor() : new_view(p));
   }
+  if (!is_device()) return;
+  exchange.let_sums_leave(
+      [this](std::span<const std::uint32_t> parameters) { give_early(parameters); });
+}
+
+void ParameterGradients::open(const StepFacts&) {
+  if (!is_device()) return;
+  intake_.device().open();
+  std::ranges::fill(given_, nullptr);
 }
 
 // ---- into the open step ----
@@ -170,7 +180,7 @@ void ParameterGradients::commit(StepFacts& step) {
       grad = std::exchange(rows_[p], torch::Tensor());
       installed_[p] = grad._values().storage().getWeakStorageImpl();
     } else if (comes) {
-      give(p);
+      if (given_[p] == nullptr || given_[p] != views_[p].const_data_ptr()) give(p);
       versions_[p] = static_cast<std::int64_t>(views_[p]._version());
       grad = views_[p];
     } else {
@@ -178,10 +188,8 @@ void ParameterGradients::commit(StepFacts& step) {
     }
   }
   if (fast_ != nullptr) fast_->hand_over();
-  if (host_ == nullptr) return;
-  auto& device = host_->device();
-  device.current_stream_waits(device.mark());
-  host_->report(step.report);
+  if (is_device()) intake_.device().hand_over();
+  if (host_ != nullptr) host_->report(step.report);
 }
 
 /// By set_data() the program may have given a view other memory.
@@ -199,7 +207,17 @@ void ParameterGradients::give(std::size_t parameter) {
   if (!is_in_place(parameter)) view = new_view(parameter);
   if (fast_ != nullptr) return fast_->give(parameter, view);
   if (host_ == nullptr) return view.unsafeGetTensorImpl()->bump_version();
-  intake_.give(parameter, view);
+  intake_.device().give(parameter, view);
+}
+
+/// This worker has written its gradients of them, or has none: as on the CPU, where others write
+/// sums then.
+void ParameterGradients::give_early(std::span<const std::uint32_t> parameters) {
+  for (const auto p : parameters) {
+    if (!exchange_.nodes().touched(p)) continue;
+    give(p);
+    given_[p] = views_[p].const_data_ptr();
+  }
 }
 
 void ParameterGradients::drop() noexcept {

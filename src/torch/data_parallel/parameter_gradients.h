@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -60,6 +61,7 @@ class ParameterGradients : public StepPart {
   /// Gives reduced gradients that the program keeps in its own tensors memory of their own, with
   /// their values, before any worker writes into the arena again.
   void release_kept();
+  void open(const StepFacts& step) override;
   void publish() override {
     release_kept();
     settle_sums();
@@ -78,9 +80,13 @@ class ParameterGradients : public StepPart {
  private:
   /// Whether views are no memory of the arena.
   bool views_own_memory() const { return host_ != nullptr || fast_ != nullptr; }
+  /// Whether sums are copied from the host to a device.
+  bool is_device() const { return host_ != nullptr && fast_ == nullptr; }
   torch::Tensor new_view(std::size_t parameter) const;
   bool is_in_place(std::size_t parameter) const;
   void give(std::size_t parameter);
+  /// On a device: gives those of them that are touched, in the midst of a step.
+  void give_early(std::span<const std::uint32_t> parameters);
   void write(std::size_t parameter, const torch::Tensor& value, bool last);
   bool is_kept(std::size_t parameter) const;
   /// release_kept() of one parameter: before this worker writes into the arena again.
@@ -109,6 +115,8 @@ class ParameterGradients : public StepPart {
   std::vector<torch::Tensor> rows_;   ///< of row-sparse parameters, until commit()
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> installed_;  ///< values of theirs
   std::vector<std::int64_t> versions_;  ///< as the last sync left them
+  /// In the open step, on a device: where its sum was given early; null: nowhere.
+  std::vector<const void*> given_;
   /// In the open step: zero_grad(false) had zeroed param.grad before its backward, so that tensors
   /// which share its memory are to see the sum, as torch adds into that memory.
   std::vector<std::uint8_t> tied_;

@@ -7,8 +7,15 @@
 
 namespace tutti {
 
+/// Sums of the last step leave from where gradients come to.
+void DeviceGradients::open() { host_.device().comes_after(host_.sums().mark()); }
+
 void DeviceGradients::add(std::size_t parameter, const torch::Tensor& gradient, bool last,
                           double times) {
+  if (!exchange_.holds_values()) {
+    keep(parameter, gradient);
+    return write_(parameter, nullptr, last, times, false);
+  }
   // The copy has one place per parameter.
   const auto is_of_it = [&](const Coming& one) { return one.parameter == parameter; };
   while (std::ranges::any_of(coming_, is_of_it)) write_first();
@@ -20,6 +27,12 @@ void DeviceGradients::add(std::size_t parameter, const torch::Tensor& gradient, 
   device.copy(gradient, to);
   coming_.push_back({parameter, last, times, device.mark(), to.const_data_ptr(), std::move(loan)});
   while (!coming_.empty() && device.has_passed(coming_.front().mark)) write_first();
+}
+
+/// There are two at most, one of them set by hand: those of 16 bits, too, are rounded once.
+void DeviceGradients::keep(std::size_t parameter, const torch::Tensor& gradient) {
+  auto& sum = staying_[parameter];
+  host_.sums().queue([&] { sum = sum.defined() ? sum + gradient : gradient; }, gradient);
 }
 
 void DeviceGradients::settle() {
@@ -35,7 +48,12 @@ void DeviceGradients::write_first() {
 }
 
 void DeviceGradients::give(std::size_t parameter, const torch::Tensor& to) {
-  auto& device = host_.device();
+  auto& device = host_.sums();
+  if (const auto staying = staying_.find(parameter); staying != staying_.end()) {
+    device.queue([&] { to.detach().copy_(staying->second); }, to);
+    staying_.erase(staying);
+    return;
+  }
   if (auto* const at = pinned_.result(parameter)) {
     return device.copy(tensor_at(at, to, to.scalar_type()), to);
   }
@@ -45,5 +63,7 @@ void DeviceGradients::give(std::size_t parameter, const torch::Tensor& to) {
   }
   device.copy(copy, to);
 }
+
+void DeviceGradients::hand_over() { host_.sums().current_stream_waits(host_.sums().mark()); }
 
 }  // namespace tutti

@@ -50,7 +50,11 @@ GradientIntake::GradientIntake(const WrappedModel& model, StepExchange& exchange
   coming_ = std::make_unique<DeviceGradients>(
       *host, exchange,
       [this](std::size_t parameter, const void* at, bool last, double times, bool may_stay) {
-        exchange_.leaves().write(parameter, at, last, may_stay);
+        if (at == nullptr) {
+          exchange_.leaves().note(parameter, last);
+        } else {
+          exchange_.leaves().write(parameter, at, last, may_stay);
+        }
         if (last) note(parameter, times);
       });
 }

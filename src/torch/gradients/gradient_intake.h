@@ -82,8 +82,8 @@ class GradientIntake {
   void drop() noexcept {
     if (coming_) coming_->drop();
   }
-  /// Copies a sum to a model on a device: see DeviceGradients.
-  void give(std::size_t parameter, const torch::Tensor& to) { coming_->give(parameter, to); }
+  // Of a model on a device alone: see DeviceGradients.
+  DeviceGradients& device() { return *coming_; }
 
  private:
   void note(std::size_t parameter, double times);

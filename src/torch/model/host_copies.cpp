@@ -23,7 +23,10 @@ std::size_t bytes_of(const NamedTensors& tensors) {
 
 HostCopies::HostCopies(const WrappedModel& model, const Group& group,
                        std::optional<std::chrono::milliseconds> deadline, const std::string& name)
-    : model_(model), device_(group, model.device(), deadline), name_(name) {
+    : model_(model),
+      device_(group, model.device(), deadline),
+      sums_(group, model.device(), deadline),
+      name_(name) {
   auto& job = group.state()->job();
   const auto refusal = refuse_memory(
       job.system(),
@@ -48,8 +51,9 @@ std::size_t HostCopies::bytes() const {
 
 void HostCopies::report(StepReport& step) {
   const auto costs = device_.costs();
-  step.device_bytes = costs.bytes;
-  step.device_wait_seconds = costs.wait_seconds;
+  const auto of_sums = sums_.costs();
+  step.device_bytes = costs.bytes + of_sums.bytes;
+  step.device_wait_seconds = costs.wait_seconds + of_sums.wait_seconds;
 }
 
 ModelMemory HostCopies::memory() const {
@@ -57,6 +61,11 @@ ModelMemory HostCopies::memory() const {
   for (const auto& copy : parameters_) memory.parameters.push_back(copy.data_ptr());
   for (const auto& copy : buffers_) memory.buffers.push_back(copy.data_ptr());
   return memory;
+}
+
+void HostCopies::settle() {
+  wait_for("copies");
+  sums_.wait(sums_.mark(), [&] { return fmt::format("sums of \"{}\"", name_); });
 }
 
 void HostCopies::wait_for(const char* what) {
@@ -71,6 +80,7 @@ void HostCopies::fetch_parameters() {
 
 void HostCopies::fetch_parameters(std::span<const std::uint32_t> some) {
   if (some.empty()) return;
+  device_.comes_after(sums_.mark());
   for (const auto p : some) device_.copy(model_.tensor(p), parameters_[p]);
   wait_for("the parameters");
 }

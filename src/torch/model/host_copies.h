@@ -33,8 +33,12 @@ class HostCopies {
   HostCopies(const HostCopies&) = delete;
   HostCopies& operator=(const HostCopies&) = delete;
 
+  /// Copies to the host, and those of give_…().
   TorchDevice& device() { return device_; }
-  /// In the parameter's layout. It belongs to its gradient, but inside of fetch_parameters().
+  /// Copies of sums to the device, beside those.
+  TorchDevice& sums() { return sums_; }
+  /// In the parameter's layout. It belongs to its gradient, and its sum, but from
+  /// fetch_parameters() until they are read.
   const torch::Tensor& of_parameter(std::size_t parameter) const { return parameters_[parameter]; }
   std::string label(std::size_t parameter) const { return model_.label(parameter); }
   std::size_t bytes() const;
@@ -43,12 +47,12 @@ class HostCopies {
   /// The copies as the model's memory, for those that read it.
   ModelMemory memory() const;
 
-  /// The copies become the model's values. No gradient may be on its way.
+  /// The copies become the model's values, after what sums() copies. No gradient may be on its way.
   void fetch_parameters();
   void fetch_parameters(std::span<const std::uint32_t> some);
   void fetch_buffers();
   /// Returns when no copy is on its way: the host may write the copies.
-  void settle() { wait_for("copies"); }
+  void settle();
   /// The model's parameters or buffers that are marked become the copies' values, in the order of
   /// the device; torch's versions count it.
   void give_parameters(std::span<const std::uint8_t> changed);
@@ -61,6 +65,7 @@ class HostCopies {
 
   const WrappedModel& model_;
   TorchDevice device_;
+  TorchDevice sums_;
   std::string name_;
   std::vector<torch::Tensor> parameters_;
   std::vector<torch::Tensor> buffers_;
