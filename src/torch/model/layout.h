@@ -43,8 +43,7 @@ inline void require_dense(const torch::Tensor& tensor) {
   }
 }
 
-inline void require_plain(const torch::Tensor& tensor) {
-  require_strided(tensor);
+inline void require_on_cpu(const torch::Tensor& tensor) {
   if (!tensor.device().is_cpu()) {
     throw Unsupported(
         fmt::format("a tensor on {}: collectives move CPU memory", tensor.device().str()));

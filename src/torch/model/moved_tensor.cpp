@@ -18,14 +18,19 @@ const torch::Tensor& require_moved(const Group& group, const torch::Tensor& tens
   return tensor;
 }
 
+/// Apart, because few programs come here.
+void tell_watches(const torch::Tensor& tensor) {
+  auto watching = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
+  if (!watching) return;
+  at::RecordFunction record(std::move(*watching));
+  const c10::IValue written(tensor);
+  record.before(kWriteNotice, c10::ArrayRef<const c10::IValue>(&written, 1));
+}
+
 }  // namespace
 
 void note_written(const torch::Tensor& tensor) {
-  if (auto watching = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION)) {
-    at::RecordFunction record(std::move(*watching));
-    const c10::IValue written(tensor);
-    record.before(kWriteNotice, c10::ArrayRef<const c10::IValue>(&written, 1));
-  }
+  if (write_watches.load(std::memory_order_relaxed) > 0) tell_watches(tensor);
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
 }
 

@@ -8,6 +8,7 @@
 
 #include <torch/torch.h>
 
+#include <atomic>
 #include <memory>
 
 #include "base/coming_input.h"
@@ -18,6 +19,8 @@ namespace tutti {
 
 /// The name under which libtorch's callbacks before operations hear of note_written().
 inline constexpr const char* kWriteNotice = "tutti::write";
+/// How many watch for it, on whichever thread: without one, nobody is told.
+inline std::atomic<int> write_watches{0};
 /// Memory of the CPU that collectives write counts as written by an operation of torch's: in the
 /// tensor's version, and for what watches operations.
 void note_written(const torch::Tensor& tensor);

@@ -80,8 +80,8 @@ torch::ScalarType scalar_type_of(DType dtype) {
 }
 
 View view_of(const torch::Tensor& tensor) {
-  require_plain(tensor);
   require_dense(tensor);
+  require_on_cpu(tensor);
   return {tensor.data_ptr(), tensor.numel(), dtype_of(tensor)};
 }
 

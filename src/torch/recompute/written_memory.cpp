@@ -38,6 +38,7 @@ WriteWatch::WriteWatch()
       in_thread_(kind_of_slot<ThreadSlot::write_watch>(), seen_),
       enabled_(true) {
   if (outer_ != nullptr) return;
+  ++write_watches;
   callback_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&WriteWatch::before)
                                              .needsInputs(true)
                                              .scopes({at::RecordScope::FUNCTION}));
@@ -46,6 +47,7 @@ WriteWatch::WriteWatch()
 WriteWatch::~WriteWatch() {
   if (outer_ == nullptr) {
     at::removeCallback(callback_);
+    --write_watches;
     return;
   }
   const std::lock_guard lock(outer_->mutex);
