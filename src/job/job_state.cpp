@@ -112,6 +112,7 @@ void JobState::find_others() {
     take_board(board_file, true);
     if (identity_.size > 1) mine.descriptors.push_back(std::move(board_file));
   }
+  if (identity_.size == 1) processors_per_worker_ = system_->processors();
   if (identity_.size > 1) {
     std::vector<Parcel> parcels;
     try {
@@ -191,7 +192,9 @@ void JobState::count_processors(const std::vector<Parcel>& parcels) {
   }
   const int own = system_->processors();
   const bool has_quota = own < static_cast<int>(system_->allowed_processors().size());
-  crowded_ = here.size() > (has_quota ? own : static_cast<int>(all.size()));
+  const int for_all = has_quota ? own : static_cast<int>(all.size());
+  crowded_ = here.size() > for_all;
+  processors_per_worker_ = std::max(1, for_all / here.size());
   if (crowded_) spin_rounds_ = kCrowdedRounds;
 }
 

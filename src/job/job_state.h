@@ -89,6 +89,8 @@ class JobState {
   /// True when more workers of this job run on the host than it has processors: then no worker
   /// spins long.
   bool crowded() const { return crowded_; }
+  /// The processors that the workers of this host may keep busy, divided among them; at least 1.
+  int processors_per_worker() const { return processors_per_worker_; }
   /// Rounds of polling that a wait may spend before it sleeps: some 20 µs, next to none if crowded.
   int spin_rounds() const { return spin_rounds_; }
   /// Number for the n-th thing with this name made over this set of workers: part of its rendezvous
@@ -145,7 +147,7 @@ class JobState {
   void warn_if_unused() const;
   void find_others();
   void take_board(const FileDescriptor& file, bool gives);
-  /// Fixes how waits spin, from the processors of all workers.
+  /// Fixes how waits spin, and a worker's part, from the processors of all workers.
   void count_processors(const std::vector<Parcel>& parcels);
   void show(WorkerSlot::State state);
 
@@ -162,6 +164,7 @@ class JobState {
   std::shared_ptr<void> held_board_;
   Board* board_ = nullptr;
   bool crowded_ = false;
+  int processors_per_worker_ = 1;
   int spin_rounds_ = 0;
   ProcessMark process_;
   LocalThreads threads_;

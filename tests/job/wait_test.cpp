@@ -45,6 +45,7 @@ TEST_P(Rounds, everyone_sees_what_all_wrote_before_the_round) {
           arrivals.await(job, 2 * round + 2, "read");
         }
         EXPECT_EQ(job.state()->crowded(), size > processors);
+        EXPECT_EQ(job.state()->processors_per_worker(), std::max(1, processors / size));
       },
       options);
 }

@@ -4,12 +4,22 @@
 #include <utility>
 
 namespace tutti {
+namespace {
+
+/// How many tables of a worker others read. One without a node has the place of a leaf, whose table
+/// is the first; so has one that has not published its one node.
+int tables_of(const StepBoard& board, bool is_published) {
+  return is_published ? std::max(board.header().node_count, 1) : 1;
+}
+
+}  // namespace
 
 NodeStore::NodeStore(StepMemory& memory, Plan plan, Options options)
     : plan_(std::move(plan)),
       divisor_(options.divisor),
       memory_(memory),
       stays_(std::move(options.stays)),
+      for_tiles_(std::move(options.for_tiles)),
       workers_per_leaf_(options.workers_per_leaf),
       team_(memory.group().state()->team()),
       arena_(memory.group().allocate(plan_.arena_bytes(kMaxSlots), options.arena_label,
@@ -60,12 +70,6 @@ void NodeStore::append_nodes_once(std::vector<PublishedData>& data) {
   data.push_back({begin, static_cast<std::size_t>(end - begin)});
 }
 
-/// A worker without a node has the place of a leaf, whose table is the first; so has one that has
-/// not published its one node.
-int NodeStore::tables() const {
-  return is_published_ ? std::max(boards_.mine().header().node_count, 1) : 1;
-}
-
 void NodeStore::send_entries(std::span<const std::uint32_t> parameters) {
   if (!memory_.job().spans_hosts()) return;
   const auto leave = [&](Entry entry) {
@@ -77,7 +81,8 @@ void NodeStore::send_entries(std::span<const std::uint32_t> parameters) {
   leave(Entry::leaving);
   std::vector<PublishedData> data;
   append_nodes_once(data);
-  for (int k = 0; k < tables(); ++k) {
+  const int tables = tables_of(boards_.mine(), is_published_);
+  for (int k = 0; k < tables; ++k) {
     append_tables(data, k, [&](std::size_t p) { return entries_[p] == Entry::leaving; });
   }
   leave(Entry::sent);
@@ -90,7 +95,8 @@ void NodeStore::send() {
   const auto parameters = plan_.parameters().size();
   std::vector<PublishedData> data = {published(mine.arrived, mine.first_look)};
   append_nodes_once(data);
-  for (int k = 0; k < tables(); ++k) {
+  const int tables = tables_of(boards_.mine(), is_published_);
+  for (int k = 0; k < tables; ++k) {
     append_tables(data, k, [&](std::size_t p) { return entries_[p] == Entry::unsent; });
   }
   for (int k = 0; k < mine.node_count; ++k) {

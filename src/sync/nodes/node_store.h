@@ -18,6 +18,7 @@
 
 #include "comm/group_state.h"
 #include "job/publish.h"
+#include "sync/nodes/for_tiles.h"
 #include "sync/nodes/held_nodes.h"
 #include "sync/nodes/leaf_folder.h"
 #include "sync/nodes/step_board.h"
@@ -57,6 +58,7 @@ class NodeStore {
     /// So many neighbouring ranks have the same leaves, and no parameter of a leaf is of two.
     int workers_per_leaf = 1;
     StaysHere stays = {};
+    ForTiles for_tiles = {};                         ///< of folds to memory
     std::function<void(int slot)> before_slot = {};  ///< LeafFolder
     std::function<void(std::size_t parameter, std::size_t bytes)> before_list = {};
   };
@@ -70,6 +72,7 @@ class NodeStore {
   int rank() const { return memory_.rank(); }
   /// The workers of this host, who fold everything for it.
   const Team& team() const { return team_; }
+  const ForTiles& for_tiles() const { return for_tiles_; }
 
   // ---- this worker's ----
 
@@ -155,7 +158,6 @@ class NodeStore {
   }
   /// Appends the published nodes; nothing where they were sent.
   void append_nodes_once(std::vector<PublishedData>& data);
-  int tables() const;  ///< of this worker, that others read
   /// Appends what a node's tables have of the parameters for which `wanted` is true.
   void append_tables(std::vector<PublishedData>& data, int node,
                      const std::function<bool(std::size_t parameter)>& wanted) const;
@@ -171,6 +173,7 @@ class NodeStore {
   Divisor divisor_;
   StepMemory& memory_;
   StaysHere stays_;
+  ForTiles for_tiles_;
   int workers_per_leaf_;
   Team team_;
   SharedMemory arena_;

@@ -1,5 +1,7 @@
 #include "sync/nodes/slice_fold.h"
 
+#include <algorithm>
+
 #include "kernels/fold_schedule.h"
 #include "kernels/wide_fold.h"
 
@@ -7,6 +9,25 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kMaxPrograms = 4096;
+
+/// Calls `run` with the tile that begins at the element.
+template <class Run>
+void run_tile(const Fold& whole, std::int64_t begin, const Run& run) {
+  const auto skip = [&](DType type) { return static_cast<std::size_t>(begin) * size_of(type); };
+  std::vector<const void*> from;
+  for (const auto* p : whole.sources) {
+    from.push_back(static_cast<const std::byte*>(p) + skip(whole.source_type));
+  }
+  std::vector<void*> to;
+  for (auto* p : whole.destinations) {
+    to.push_back(static_cast<std::byte*>(p) + skip(whole.result_type));
+  }
+  Fold tile = whole;
+  tile.sources = from;
+  tile.destinations = to;
+  tile.count = std::min(kFoldTile, whole.count - begin);
+  run(tile);
+}
 
 }  // namespace
 
@@ -21,23 +42,30 @@ std::vector<ElementRange> touched_share(const NodeStore& nodes,
 
 void SliceFold::fold(const NodeSources& sources, std::int64_t begin, std::int64_t end,
                      DType result_type, std::span<void* const> destinations) {
-  auto work = without_program(sources, begin, end);
+  // Threads only read what is made here.
+  const bool is_wide = sources.nodes.size() > kMaxSources;
+  const auto blocks = is_wide ? present(sources.pattern) : std::vector<Block>();
+  auto work = work_of(sources, begin, end);
   work.result_type = result_type;
   work.destinations = destinations;
-  if (work.sources.size() > kMaxSources) {
-    return wide_fold(present(sources.pattern), nodes_.held().leaf_count(), work);
-  }
-  work.program = &program_of(sources.pattern);
-  tutti::fold(work);
+  if (!is_wide) work.program = &program_of(sources.pattern);
+  const auto run = [&](const Fold& part) {
+    if (is_wide) return wide_fold(blocks, nodes_.held().leaf_count(), part);
+    tutti::fold(part);
+  };
+  const auto& for_tiles = nodes_.for_tiles();
+  if (!for_tiles || work.count <= kFoldTile) return run(work);
+  for_tiles((work.count + kFoldTile - 1) / kFoldTile,
+            [&](std::int64_t tile) { run_tile(work, tile * kFoldTile, run); });
 }
 
 Fold SliceFold::fold_of(const NodeSources& sources, std::int64_t begin, std::int64_t end) {
-  auto work = without_program(sources, begin, end);
+  auto work = work_of(sources, begin, end);
   work.program = &program_of(sources.pattern);
   return work;
 }
 
-Fold SliceFold::without_program(const NodeSources& sources, std::int64_t begin, std::int64_t end) {
+Fold SliceFold::work_of(const NodeSources& sources, std::int64_t begin, std::int64_t end) {
   const auto type = nodes_.plan().parameters()[sources.parameter].node_type;
   const auto skip = static_cast<std::size_t>(begin) * size_of(type);
   at_.clear();

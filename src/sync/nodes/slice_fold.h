@@ -4,7 +4,8 @@
 // all workers' nodes, in tree order, and divide once. What becomes of the sum is the caller's
 // business, or fold()'s, which stores it to every worker's arena.
 //
-// Threads: one. The nodes of all workers must be published.
+// Threads: one, which NodeStore::for_tiles() may have share folds with others. The nodes of all
+// workers must be published.
 
 #include <cstdint>
 #include <map>
@@ -42,7 +43,7 @@ class SliceFold {
   void fold(std::span<const std::uint32_t> parameters);
 
  private:
-  Fold without_program(const NodeSources& sources, std::int64_t begin, std::int64_t end);
+  Fold work_of(const NodeSources& sources, std::int64_t begin, std::int64_t end);
   const FoldProgram& program_of(const std::string& pattern);
   std::vector<Block> present(const std::string& pattern) const;
 

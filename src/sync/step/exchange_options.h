@@ -31,7 +31,8 @@ struct ExchangeOptions {
   bool coded = false;
   /// One worker's buffers replace those of all at the end of each step: see ModelAgreement.
   bool sync_buffers = true;
-  StaysHere stays = {};  ///< of compressed and per-replica gradients
+  StaysHere stays = {};     ///< of compressed and per-replica gradients
+  ForTiles for_tiles = {};  ///< of folds: null, the calling thread alone
   /// Compare digests of parameters and buffers, and modes of modules, in the first steps and in
   /// every n-th; 0 never.
   std::int64_t desync_check_every = 100;

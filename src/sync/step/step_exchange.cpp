@@ -52,6 +52,7 @@ NodeStore::Options StepExchange::store_options() {
           .node_boundaries = options_.node_boundaries,
           .workers_per_leaf = options_.workers_per_shard,
           .stays = options_.stays,
+          .for_tiles = options_.for_tiles,
           .before_slot =
               [this, require](int slot) {
                 require(plan().slot_bytes(),
