@@ -73,7 +73,7 @@ void require_owners(const WrappedModel& model, int workers) {
 }
 
 ExchangeOptions exchange_options_of(const DataParallelOptions& options, const WrappedModel& model,
-                                    const SplitLayers& layers) {
+                                    const SplitLayers& layers, ForTiles for_tiles) {
   std::vector<int> owners;
   for (std::size_t p = 0; p < model.parameters().size(); ++p) {
     owners.push_back(static_cast<int>(model.owner(p)));
@@ -90,6 +90,7 @@ ExchangeOptions exchange_options_of(const DataParallelOptions& options, const Wr
       .stays = [is_coded = options.compression.codec != nullptr](
                    const PlanEntry& parameter, int /*worker*/,
                    std::int64_t /*leaf*/) { return is_coded && parameter.is_partitioned(); },
+      .for_tiles = std::move(for_tiles),
       .desync_check_every = options.desync_check_every,
       .modules = model.module() != nullptr ? modes_of(*model.module()).size() : 0,
       .module_name = [module = model.module()](std::size_t k) { return module_text(*module, k); },

@@ -19,7 +19,7 @@ namespace tutti {
 
 void require_options(const DataParallelOptions& options);
 ExchangeOptions exchange_options_of(const DataParallelOptions& options, const WrappedModel& model,
-                                    const SplitLayers& layers);
+                                    const SplitLayers& layers, ForTiles for_tiles);
 /// Throws InvalidArgument where an owner is not a rank below `workers`.
 void require_owners(const WrappedModel& model, int workers);
 /// The settings besides the model that have to be the same on all workers.

@@ -10,6 +10,7 @@
 #include "memory/memory_need.h"
 #include "torch/data_parallel/data_parallel_settings.h"
 #include "torch/data_parallel/step_parts.h"
+#include "torch/gradients/fold_threads.h"
 #include "torch/model/threads.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
@@ -26,11 +27,13 @@ ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
   }
   memory = host ? host->memory() : model.memory();
   auto settings = settings_of(options);
-  const auto exchange_options = exchange_options_of(options, model, layers);
+  const bool is_fast = options.sum == Sum::fast;
+  // A model on the CPU has its processors busy with gradients meanwhile.
+  const int threads = host && !is_fast ? fold_threads(*group.state()) : 1;
+  const auto exchange_options = exchange_options_of(options, model, layers, tiles_on(threads));
   // Before anything is sent: a layer that is another's already is refused.
   split = std::make_unique<SplitGradients>(std::move(layers), options.name);
   settings.emplace_back("modules", std::to_string(exchange_options.modules));
-  const bool is_fast = options.sum == Sum::fast;
   exchange = std::make_unique<StepExchange>(group, model.plan(settings, is_fast), exchange_options);
   if (options.compression.codec) {
     coded = std::make_unique<CodedGradients>(
@@ -69,6 +72,9 @@ ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
                      deterministic
                          ? ", deterministic operators alone (DataParallelOptions::deterministic)"
                          : "");
+    if (!is_fast) {
+      on += fmt::format(", sums by {} thread{} of the host", threads, threads == 1 ? "" : "s");
+    }
   }
   log_info(
       fmt::format("data parallel: {} parameters, {} workers{}; TUTTI_LOG=debug shows all settings",
