@@ -68,6 +68,11 @@ class Blocks {
     }
   }
 
+  void leave(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    capacity_ = std::min(kCapacity, taken_ + bytes);
+  }
+
   void give_back(void* at) {
     const std::lock_guard lock(mutex_);
     auto node = used_.extract(static_cast<std::byte*>(at));
@@ -91,9 +96,9 @@ class Blocks {
   };
 
   std::byte* fresh(std::size_t bytes) {
-    TORCH_CHECK_WITH(OutOfMemoryError, bytes <= kCapacity - taken_,
+    TORCH_CHECK_WITH(OutOfMemoryError, bytes <= capacity_ - taken_,
                      "the test device is out of memory: ", bytes, " bytes wanted, ",
-                     kCapacity - taken_, " of ", kCapacity, " free");
+                     capacity_ - taken_, " of ", capacity_, " free");
     auto* const at = pages.device + taken_;
     taken_ += bytes;
     poison(at, bytes);
@@ -114,6 +119,7 @@ class Blocks {
   }
 
   std::mutex mutex_;
+  std::size_t capacity_ = kCapacity;
   std::size_t taken_ = 0;
   std::unordered_map<std::byte*, Block> used_;
   std::vector<Leaving> leaving_;
@@ -234,6 +240,8 @@ void pin(const void* begin, std::size_t bytes) {
   PinnedRanges::all().add(static_cast<const std::byte*>(begin), bytes);
 }
 void unpin(const void* begin) { PinnedRanges::all().remove(static_cast<const std::byte*>(begin)); }
+
+void leave_memory(std::size_t bytes) { Blocks::all().leave(bytes); }
 
 void refuse_registration(bool refuses) { registration_error = refuses ? kNotPermitted : 0; }
 

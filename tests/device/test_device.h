@@ -55,6 +55,9 @@ void unpin(const void* begin);
 /// that fails, or no more.
 void refuse_registration(bool refuses);
 
+/// From now on no more than so many bytes are to be had, blocks that were freed aside.
+void leave_memory(std::size_t bytes);
+
 struct Counters {
   std::int64_t ran = 0;       ///< kernels, copies and fills that have run
   std::int64_t waited = 0;    ///< operators that waited for their stream

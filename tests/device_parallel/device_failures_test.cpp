@@ -146,6 +146,27 @@ TEST(DeviceFailures, OfTheDeviceNameWorkerAndWhatItSays) {
   });
 }
 
+TEST(DeviceFailures, MemoryThatIsMissingIsNamedWithWhatIsThere) {
+  on_workers(2, [](const Job& job) {
+    test_device::register_device();
+    auto model = nn::Linear(1 << 10, 1 << 10);
+    model->to(local_device(job));
+    if (job.rank() == 1) test_device::leave_memory(std::size_t{1} << 20);
+    const auto run = [&] {
+      DataParallel parallel(job, *model, {.deadline = std::chrono::milliseconds(60000)});
+      model->forward(torch::ones({1, 1 << 10}).to(local_device(job))).sum().backward();
+    };
+    if (job.rank() == 1) {
+      EXPECT_THAT(
+          text_of<OutOfMemory>(run),
+          AllOf(HasSubstr("rank 1: test:0: the test device is out of memory: 4194304 bytes"),
+                HasSubstr("beside its parameters, the gradients of \"model\" take 4.00 MiB")));
+    } else {
+      EXPECT_THAT(text_of<PeerFailed>(run), HasSubstr("rank 1 failed"));
+    }
+  });
+}
+
 TEST(DeviceFailures, WhatIsNotOfferedIsRefusedByName) {
   on_device_workers(1, Held::kSideStreams, [](const Job& job) {
     const auto text_with = [&](const DataParallelOptions& options) {

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/fold.h"
+#include "memory/memory_need.h"
 #include "torch/model/tensor_at.h"
 #include "tutti/error.h"
 
@@ -91,7 +92,13 @@ bool ParameterGradients::holds_set_by_hand() const {
 
 torch::Tensor ParameterGradients::new_view(std::size_t parameter) const {
   const auto& like = model_.tensor(parameter);
-  if (views_own_memory()) return torch::empty_like(like.detach());
+  if (host_ != nullptr) {
+    return host_->device().empty_like(like, [&] {
+      return fmt::format("beside its parameters, the gradients of \"{}\" take {} there",
+                         exchange_.options().name, format_bytes(host_->parameter_bytes()));
+    });
+  }
+  if (fast_ != nullptr) return torch::empty_like(like.detach());
   return tensor_at(exchange_.nodes().result(parameter), like, like.scalar_type(),
                    exchange_.nodes().arena());
 }

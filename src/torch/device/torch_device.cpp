@@ -53,6 +53,15 @@ torch::Tensor TorchDevice::host_like(const torch::Tensor& like) const {
   });
 }
 
+torch::Tensor TorchDevice::empty_like(const torch::Tensor& like,
+                                      const std::function<std::string()>& held) const {
+  try {
+    return guarded([&] { return torch::empty_like(like.detach()); });
+  } catch (const OutOfMemory& error) {
+    throw OutOfMemory(fmt::format("{}; {}", error.what(), held()));
+  }
+}
+
 /// Elements of another type or order would go through memory that nobody keeps for the stream.
 void TorchDevice::copy(const torch::Tensor& from, const torch::Tensor& to) {
   TUTTI_CHECK(from.scalar_type() == to.scalar_type() && from.sizes() == to.sizes() &&

@@ -48,6 +48,11 @@ class TorchDevice {
   /// run beside the program (pinned). Not initialised.
   torch::Tensor host_like(const torch::Tensor& like) const;
 
+  /// Memory of the device, likewise. OutOfMemory says what of Tutti's is there: "the gradients of …
+  /// take 12 MB there".
+  torch::Tensor empty_like(const torch::Tensor& like,
+                           const std::function<std::string()>& held) const;
+
   /// Copies between a tensor of the device and one of the host, of the same sizes, strides and
   /// type. The program may free that of the device at once. That of the host may be written or read
   /// once a mark after the copy has passed.

@@ -45,9 +45,9 @@ HostCopies::~HostCopies() {
   }
 }
 
-std::size_t HostCopies::bytes() const {
-  return bytes_of(model_.parameters()) + bytes_of(model_.buffers());
-}
+std::size_t HostCopies::parameter_bytes() const { return bytes_of(model_.parameters()); }
+
+std::size_t HostCopies::bytes() const { return parameter_bytes() + bytes_of(model_.buffers()); }
 
 void HostCopies::report(StepReport& step) {
   const auto costs = device_.costs();

@@ -41,6 +41,7 @@ class HostCopies {
   /// fetch_parameters() until they are read.
   const torch::Tensor& of_parameter(std::size_t parameter) const { return parameters_[parameter]; }
   std::string label(std::size_t parameter) const { return model_.label(parameter); }
+  std::size_t parameter_bytes() const;
   std::size_t bytes() const;
   /// Writes down what copies have cost since this was called last.
   void report(StepReport& step);

@@ -178,7 +178,8 @@ void WrappedModel::require_one_device() const {
 void WrappedModel::require_on_cpu() const {
   if (device_.is_cpu()) return;
   throw Unsupported(fmt::format(
-      "{} is on {}: {} takes models on the CPU; DataParallel takes those on a device too",
+      "{} is on {}: {} takes models on the CPU; DataParallel and AveragedParallel take those on a "
+      "device too",
       what("parameter", name(0)), device_.str(), owner_));
 }
 
