@@ -174,7 +174,7 @@ void BucketFolds::finish() {
 }
 
 void BucketFolds::fold_bucket(std::size_t bucket) {
-  if (!is_alone_ || !leave_) {
+  if (holds_values()) {
     const TimelineSpan span(protocol_.job().timeline(), "fold");
     slices_.fold(schedule_->parameters(bucket));
   }

@@ -38,11 +38,11 @@ class BucketFolds {
   /// From now on sums of a step of one backward, on one host, leave while others are still written:
   /// `leave` is called by whoever writes or waits. What has not left is there after the step.
   void let_sums_leave(SumsLeave leave) { leave_ = std::move(leave); }
-  bool sums_leave() const { return leave_ != nullptr; }
+  /// See StepExchange.
+  bool holds_values() const { return !is_alone_ || !leave_; }
 
   /// `is_alone`: the open step is one backward's of a group of one.
   void open(bool is_alone);
-  bool is_alone() const { return is_alone_; }
   /// Hash of the bucket schedule in use.
   std::uint64_t schedule_hash() const { return schedule_->hash(); }
   int buckets() const { return static_cast<int>(schedule_->size()); }

@@ -74,7 +74,7 @@ class StepExchange {
   void let_sums_leave(SumsLeave leave) { buckets_.let_sums_leave(std::move(leave)); }
   /// Whether the open step holds values of gradients. Where sums leave, those of a step of one
   /// backward in a group of one are their own sums: they stay where they are, and are noted here.
-  bool holds_values() const { return !buckets_.is_alone() || !buckets_.sums_leave(); }
+  bool holds_values() const { return buckets_.holds_values(); }
 
   /// Opens a step of one leaf, at once begun, for a single backward. In a group of one the mean is
   /// that leaf: it is neither multiplied by its weight nor divided.
