@@ -35,9 +35,8 @@ ParameterGradients::ParameterGradients(const WrappedModel& model, StepExchange& 
 }
 
 void ParameterGradients::open(const StepFacts&) {
-  if (!is_device()) return;
-  intake_.device().open();
   std::ranges::fill(given_, nullptr);
+  if (is_device()) intake_.device().open();
 }
 
 // ---- into the open step ----
@@ -46,6 +45,8 @@ void ParameterGradients::write(std::size_t parameter, const torch::Tensor& value
   const auto gradient = intake_.laid_out(parameter, value);
   if (fast_ != nullptr) return fast_->take(parameter, gradient.values(), last);
   intake_.write(parameter, gradient, last, 1);
+  // It is its own sum, and its memory is free as early as without Tutti.
+  if (last && is_device() && !exchange_.holds_values()) give_once(parameter);
 }
 
 void ParameterGradients::take(std::size_t parameter, const torch::Tensor& value, bool last) {
@@ -187,7 +188,7 @@ void ParameterGradients::commit(StepFacts& step) {
       grad = std::exchange(rows_[p], torch::Tensor());
       installed_[p] = grad._values().storage().getWeakStorageImpl();
     } else if (comes) {
-      if (given_[p] == nullptr || given_[p] != views_[p].const_data_ptr()) give(p);
+      give_once(p);
       versions_[p] = static_cast<std::int64_t>(views_[p]._version());
       grad = views_[p];
     } else {
@@ -221,10 +222,15 @@ void ParameterGradients::give(std::size_t parameter) {
 /// sums then.
 void ParameterGradients::give_early(std::span<const std::uint32_t> parameters) {
   for (const auto p : parameters) {
-    if (!exchange_.nodes().touched(p)) continue;
-    give(p);
-    given_[p] = views_[p].const_data_ptr();
+    if (exchange_.nodes().touched(p)) give_once(p);
   }
+}
+
+void ParameterGradients::give_once(std::size_t parameter) {
+  auto& given = given_[parameter];
+  if (given != nullptr && given == views_[parameter].const_data_ptr()) return;
+  give(parameter);
+  given = views_[parameter].const_data_ptr();
 }
 
 void ParameterGradients::drop() noexcept {

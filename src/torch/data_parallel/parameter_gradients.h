@@ -85,6 +85,8 @@ class ParameterGradients : public StepPart {
   torch::Tensor new_view(std::size_t parameter) const;
   bool is_in_place(std::size_t parameter) const;
   void give(std::size_t parameter);
+  /// The same, where this step has not given it to the view that is there.
+  void give_once(std::size_t parameter);
   /// On a device: gives those of them that are touched, in the midst of a step.
   void give_early(std::span<const std::uint32_t> parameters);
   void write(std::size_t parameter, const torch::Tensor& value, bool last);
@@ -115,7 +117,7 @@ class ParameterGradients : public StepPart {
   std::vector<torch::Tensor> rows_;   ///< of row-sparse parameters, until commit()
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> installed_;  ///< values of theirs
   std::vector<std::int64_t> versions_;  ///< as the last sync left them
-  /// In the open step, on a device: where its sum was given early; null: nowhere.
+  /// In the open step: where its sum was given; null: nowhere.
   std::vector<const void*> given_;
   /// In the open step: zero_grad(false) had zeroed param.grad before its backward, so that tensors
   /// which share its memory are to see the sum, as torch adds into that memory.
