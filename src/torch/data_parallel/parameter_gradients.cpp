@@ -63,6 +63,12 @@ void ParameterGradients::take(std::size_t parameter, const torch::Tensor& value,
 void ParameterGradients::take_set_by_hand(bool last) {
   for (std::size_t p = 0; p < views_.size(); ++p) {
     if (!holds_set_by_hand(p)) continue;
+    if (exchange_.nodes().leaves().finished(p)) {
+      throw InvalidArgument(
+          fmt::format("{}: its gradient was set by hand in the midst of a backward, which had "
+                      "reached it already: set it before",
+                      model_.label(p)));
+    }
     release_kept(p);
     write(p, taken_by_hand(p), last);
   }

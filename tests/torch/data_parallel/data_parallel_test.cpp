@@ -458,6 +458,32 @@ TEST(DataParallel, GradientsSetByHandThatDoNotFitAreRefusedAndTheNextStepWorks) 
   });
 }
 
+TEST(DataParallel, GradientsSetByHandInABackwardThatHasReachedThemAreRefused) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    DataParallel parallel(job, *model);
+    auto bias = model[2]->as<torch::nn::Linear>()->bias;
+    const auto hook = model->parameters()[0].register_hook([bias](const torch::Tensor& gradient) {
+      bias.mutable_grad() = torch::ones({3});
+      return gradient;
+    });
+    const auto backward = [&] { Batch(4, 1).loss(model, 0, 4).backward(); };
+    const std::string expected =
+        "parameter \"2.bias\" of \"model\": its gradient was set by hand in the midst";
+    EXPECT_THAT(text_of(backward), HasSubstr(expected));
+    model->zero_grad();
+    EXPECT_THAT(text_of([&] {
+                  auto scope = parallel.accumulate({.micro_batches = 1});
+                  scope.micro_batch(1, [&] { return Batch(4, 1).loss(model, 0, 4); });
+                }),
+                HasSubstr(expected));
+    model->parameters()[0].remove_hook(hook);
+    model->zero_grad();
+    backward();
+    EXPECT_EQ(parallel.report().parameters_touched, 4);
+  });
+}
+
 // promise: data_parallel.h#next_weight, data_parallel.h#synchronize
 TEST(DataParallel, SynchronizeTakesTheWeightThatWasAnnounced) {
   on_workers(2, [](const Job& job) {
