@@ -45,7 +45,7 @@ void ParameterGradients::write(std::size_t parameter, const torch::Tensor& value
   const auto gradient = intake_.laid_out(parameter, value);
   if (fast_ != nullptr) return fast_->take(parameter, gradient.values(), last);
   intake_.write(parameter, gradient, last, 1);
-  // It is its own sum, and its memory is free as early as without Tutti.
+  // The gradient is its own sum, and its memory is free as early as without Tutti.
   if (last && is_device() && !exchange_.holds_values()) give_once(parameter);
 }
 
@@ -224,8 +224,8 @@ void ParameterGradients::give(std::size_t parameter) {
   intake_.device().give(parameter, view);
 }
 
-/// This worker has written its gradients of them, or has none: as on the CPU, where others write
-/// sums then.
+/// This worker has written its gradients of these parameters, or has none: on the CPU others write
+/// sums into the arena at the same time.
 void ParameterGradients::give_early(std::span<const std::uint32_t> parameters) {
   for (const auto p : parameters) {
     if (exchange_.nodes().touched(p)) give_once(p);

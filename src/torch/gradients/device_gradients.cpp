@@ -29,7 +29,8 @@ void DeviceGradients::add(std::size_t parameter, const torch::Tensor& gradient, 
   while (!coming_.empty() && device.has_passed(coming_.front().mark)) write_first();
 }
 
-/// There are two at most, one of them set by hand: those of 16 bits, too, are rounded once.
+/// A parameter has two gradients at most, one of them set by hand, so that the sum of two of 16
+/// bits is rounded once, as on the host.
 void DeviceGradients::keep(std::size_t parameter, const torch::Tensor& gradient) {
   auto& sum = staying_[parameter];
   host_.sums().queue([&] { sum = sum.defined() ? sum + gradient : gradient; }, gradient);

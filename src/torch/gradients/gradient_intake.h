@@ -82,7 +82,7 @@ class GradientIntake {
   void drop() noexcept {
     if (coming_) coming_->drop();
   }
-  // Of a model on a device alone: see DeviceGradients.
+  /// The gradients on their way, which a model on a device alone has.
   DeviceGradients& device() { return *coming_; }
 
  private:

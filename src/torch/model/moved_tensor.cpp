@@ -18,7 +18,7 @@ const torch::Tensor& require_moved(const Group& group, const torch::Tensor& tens
   return tensor;
 }
 
-/// Apart, because few programs come here.
+/// The rare half of note_written(): few programs watch writes.
 void tell_watches(const torch::Tensor& tensor) {
   auto watching = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
   if (!watching) return;

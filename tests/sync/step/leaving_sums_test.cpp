@@ -105,7 +105,7 @@ TEST(LeavingSums, OfOneLeafAloneAreWhereTheyWere) {
     const auto& outcome = finish(exchange);
     EXPECT_EQ(outcome.touched, (std::vector<std::uint8_t>{1, 0, 1}));
     EXPECT_EQ(outcome.report.weight, 3);
-    // Of several leaves there are sums, and one of weight 0 has none.
+    // A step of several leaves holds their sums; a leaf of weight 0 has no gradient.
     exchange.open_scope(std::nullopt);
     EXPECT_TRUE(exchange.holds_values());
     exchange.leaves().begin_leaf(1);
