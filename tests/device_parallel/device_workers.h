@@ -16,6 +16,30 @@ namespace tutti::test {
 using test_device::bytes_of;
 using test_device::kProfiles;
 
+/// What a model is, and its loss of some rows of a batch that all workers know.
+struct Numbers : torch::nn::Module {
+  torch::nn::Linear first{register_module("first", torch::nn::Linear(6, 17))};
+  torch::nn::Linear second{register_module("second", torch::nn::Linear(17, 3))};
+  torch::nn::Linear never{register_module("never", torch::nn::Linear(3, 3))};
+  torch::Tensor loss(std::uint64_t seed, std::int64_t begin, std::int64_t end, c10::Device where) {
+    const Batch batch(12, seed);
+    const auto x = batch.x.slice(0, begin, end).to(where);
+    return torch::mse_loss(second(torch::tanh(first(x))), batch.y.slice(0, begin, end).to(where));
+  }
+};
+
+/// Bytes of parameters, buffers and of all gradients of the last step.
+template <class Model>
+std::string state_of(const Model& model) {
+  std::string bytes;
+  for (const auto& parameter : model.parameters()) {
+    bytes += bytes_of(parameter);
+    bytes += parameter.grad().defined() ? bytes_of(parameter.grad()) : "none";
+  }
+  for (const auto& buffer : model.buffers()) bytes += bytes_of(buffer);
+  return bytes;
+}
+
 inline std::string text_on_device_rank_0(int size, test_device::Held held,
                                          const std::function<std::string(const Job&)>& body) {
   return text_of_rank_0(size, [&](const Job& job) {
