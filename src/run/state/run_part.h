@@ -36,6 +36,9 @@ class RunPart {
   /// The name in errors: "loss scale".
   const std::string& name() const { return name_; }
 
+  /// Whether all of it stays where it is when a Run is made anew (RunState::of_run()).
+  virtual bool outlives_run() const { return false; }
+
   /// Whether hosts have state of this part that others do not have.
   virtual bool is_on_hosts() const { return false; }
   /// Brings all of it to all hosts, so that each can write it and hash it. Collective.

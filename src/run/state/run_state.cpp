@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
@@ -73,32 +74,42 @@ std::span<const std::byte> piece_of(ByteReader& from) {
 
 }  // namespace
 
+RunState RunState::of_run() const {
+  RunState state;
+  state.is_of_run_ = true;
+  std::ranges::copy_if(parts_, std::back_inserter(state.parts_),
+                       [](const auto* part) { return !part->outlives_run(); });
+  return state;
+}
+
 StateTensors RunState::tensors() const {
   StateTensors tensors;
-  for (const auto& part : parts_) part->list(tensors);
+  for (auto* const part : parts_) part->list(tensors);
+  if (is_of_run_)
+    std::erase_if(tensors, [](const auto& file) { return traits_of(file.first).outlives_run; });
   return tensors;
 }
 
 nlohmann::json RunState::numbers() const {
   auto state = nlohmann::json::object();
-  for (const auto& part : parts_) part->write(state);
+  for (auto* const part : parts_) part->write(state);
   return state;
 }
 
 bool RunState::is_on_hosts() const {
-  return std::ranges::any_of(parts_, [](const auto& part) { return part->is_on_hosts(); });
+  return std::ranges::any_of(parts_, [](const auto* part) { return part->is_on_hosts(); });
 }
 
 void RunState::bring() {
-  for (const auto& part : parts_) part->bring();
+  for (auto* const part : parts_) part->bring();
 }
 
 void RunState::gather(const RunPart::Gather& gather) {
-  for (const auto& part : parts_) part->gather(gather);
+  for (auto* const part : parts_) part->gather(gather);
 }
 
 void RunState::release() {
-  for (const auto& part : parts_) part->release();
+  for (auto* const part : parts_) part->release();
 }
 
 void RunState::write(CheckpointStore& store, CheckpointContent content) const {
@@ -124,7 +135,7 @@ std::vector<std::byte> RunState::read(const Checkpoint& checkpoint) const {
   std::vector<std::byte> pieces;
   const auto text = state.dump();
   append_piece(pieces, std::as_bytes(std::span(text)));
-  for (const auto& part : parts_) {
+  for (auto* const part : parts_) {
     try {
       part->check(state);
     } catch (const nlohmann::json::exception& error) {
@@ -140,15 +151,15 @@ std::vector<std::byte> RunState::read(const Checkpoint& checkpoint) const {
 void RunState::restore(std::span<const std::byte> read) {
   ByteReader from{read};
   const auto state = parse_json(piece_of(from));
-  for (const auto& part : parts_) part->restore(state, piece_of(from));
+  for (auto* const part : parts_) part->restore(state, piece_of(from));
 }
 
 std::string RunState::sha256(std::size_t parameters) const {
   Sha256 hash;
   for (std::size_t p = 0; p < parameters; ++p) {
-    for (const auto& part : parts_) part->hash_parameter(p, hash);
+    for (auto* const part : parts_) part->hash_parameter(p, hash);
   }
-  for (const auto& part : parts_) part->hash(hash);
+  for (auto* const part : parts_) part->hash(hash);
   return hash.hex();
 }
 
@@ -165,7 +176,7 @@ NamedDigests RunState::digests() const {
       digests.emplace_back(traits.digest_prefix + tensor.name + traits.digest_suffix, hash.hex());
     }
   }
-  for (const auto& part : parts_) {
+  for (auto* const part : parts_) {
     for (auto& digest : part->digests()) digests.push_back(std::move(digest));
   }
   return digests;

@@ -28,9 +28,16 @@ class RunState {
   Part& add(Arguments&&... arguments) {
     auto part = std::make_unique<Part>(std::forward<Arguments>(arguments)...);
     auto& added = *part;
-    parts_.push_back(std::move(part));
+    add(added);
+    own_.push_back(std::move(part));
     return added;
   }
+  /// Keeps a reference.
+  void add(RunPart& part) { parts_.push_back(&part); }
+
+  /// What ends with a Run, and which the Run that takes its place has to get: without parts, and
+  /// tensors of others, that outlive it. Refers to this object's parts.
+  RunState of_run() const;
 
   /// Whether bring() must precede gather(), digests() and sha256().
   bool is_on_hosts() const;
@@ -59,7 +66,9 @@ class RunState {
   StateTensors tensors() const;
   nlohmann::json numbers() const;
 
-  std::vector<std::unique_ptr<RunPart>> parts_;
+  std::vector<RunPart*> parts_;
+  std::vector<std::unique_ptr<RunPart>> own_;  ///< some of them
+  bool is_of_run_ = false;
 };
 
 /// Opens the newest checkpoint of the run `written_by`, where it is given, or of the run that has

@@ -32,20 +32,22 @@ struct StateFileTraits {
   /// shapes: a part reads them.
   bool is_filled = true;
   bool is_logged = true;
+  /// Its tensors lie in memory that outlives a Run (RunState::of_run()).
+  bool outlives_run = false;
 };
 
 constexpr StateFileTraits traits_of(StateFile file) {
   switch (file) {
     case StateFile::parameters:
-      return {"parameters.safetensors"};
+      return {.name = "parameters.safetensors", .outlives_run = true};
     case StateFile::masters:
-      return {"masters.safetensors", "", "/master"};
+      return {.name = "masters.safetensors", .digest_suffix = "/master", .outlives_run = true};
     case StateFile::optimizer:
-      return {"optimizer.safetensors"};
+      return {.name = "optimizer.safetensors", .outlives_run = true};
     case StateFile::buffers:
       return {"buffers.safetensors", "buffer:"};
     case StateFile::averages:
-      return {"averages.safetensors", "", "/average"};
+      return {.name = "averages.safetensors", .digest_suffix = "/average", .outlives_run = true};
     case StateFile::residuals:
       return {"residuals.safetensors"};
     case StateFile::per_replica:

@@ -25,6 +25,8 @@ class ClassifiersRunPart : public RunPart {
   /// Keeps a reference. Null: the model has none.
   explicit ClassifiersRunPart(TrainedClassifiers* layers)
       : RunPart(kSplitLayers), layers_(layers) {}
+  /// The layers are the module's.
+  bool outlives_run() const override { return true; }
   bool is_on_hosts() const override { return layers_ != nullptr; }
   void bring() override;
   void hash(Sha256& hash) const override;

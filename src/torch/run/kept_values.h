@@ -43,6 +43,8 @@ class KeptValues : public RunPart {
     require_equal(when, true, group, gather);
   }
 
+  /// The variables are the program's.
+  bool outlives_run() const override { return true; }
   void list(StateTensors& tensors) const override;
   void write(nlohmann::json& state) const override;
   void check(const nlohmann::json& state) const override;
