@@ -321,6 +321,8 @@ class Trainer {
   std::string state_sha256() const;
 
  private:
+  friend class TrainerState;
+
   std::shared_ptr<TrainerState> state_;
 };
 

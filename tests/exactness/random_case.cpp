@@ -149,6 +149,8 @@ void draw_how_it_runs(Choices& one) {
   one.between("stop-2", 1, 4);
   one.chance("beyond", trains ? 20 : 0);  // a step after the one that was saved
   one.of("remake", trains ? Options{"0", "0", "0", "1", "2", "3"} : Options{"0"});
+  // A Run that takes the place of another, between steps.
+  one.of("rebuild", trains ? Options{"none", "none", "some", "all"} : Options{"none"});
   one.of("speeds", trains ? Options{"equal", "equal", "uneven"} : Options{"equal"});
   one.of("message_format",
          one.is("codec", "none") ? Options{"by-size"} : Options{"by-size", "sparse", "dense"});

@@ -14,13 +14,13 @@
 
 namespace tutti {
 
-TrainerCheckpoints::TrainerCheckpoints(const BetweenSteps& between, const TrainerOptions& options,
-                                       const torch::nn::Module& module, RunFingerprint facts)
+TrainerCheckpoints::TrainerCheckpoints(const BetweenSteps& between, TrainerWorld& world,
+                                       RunState& state, RunFingerprint facts)
     : between_(between),
-      options_(options),
-      module_(module),
-      facts_(std::move(facts)),
-      kept_(state_.add<KeptValues>(options.name)) {
+      world_(world),
+      options_(world.options),
+      state_(state),
+      facts_(std::move(facts)) {
   const auto error = between_.on_first_rank("the step log", [&] {
     if (!options_.log.empty()) StepLog::check(*host_files(), options_.log);
   });
@@ -37,7 +37,7 @@ std::vector<std::vector<std::byte>> TrainerCheckpoints::gather(std::span<const s
 }
 
 void TrainerCheckpoints::require_equal_kept(const std::string& when) const {
-  kept_.require_equal_values(when, between_.group(), [&](std::span<const std::byte> mine) {
+  world_.kept.require_equal_values(when, between_.group(), [&](std::span<const std::byte> mine) {
     return gather(mine, "kept values");
   });
 }
@@ -47,7 +47,7 @@ std::exception_ptr TrainerCheckpoints::save(const std::string& directory,
                                             const std::function<void()>& check) {
   between_.begin_on_all("save()", [&] {
     check();
-    kept_.require_sound();
+    world_.kept.require_sound();
   });
   require_equal_kept("save()");
   state_.bring();
@@ -62,11 +62,11 @@ void TrainerCheckpoints::write(const std::string& directory, const SaveOptions& 
                                std::int64_t steps) {
   CheckpointStore store(host_files(), directory, {.keep = options.keep});
   const auto newest = store.newest();
-  state_.write(store,
-               {.step = steps,
-                .facts = facts_,
-                .state = {{kStructure, structure_of(module_)}, {kArithmetic, arithmetic_facts()}},
-                .run = run()});
+  state_.write(store, {.step = steps,
+                       .facts = facts_,
+                       .state = {{kStructure, structure_of(world_.module)},
+                                 {kArithmetic, arithmetic_facts()}},
+                       .run = run()});
   if (newest > steps && !std::exchange(said_newer_, true)) {
     log_warning(
         fmt::format("the checkpoint of step {} lies beside one of step {}, which was there before: "
@@ -80,9 +80,9 @@ bool TrainerCheckpoints::load(const std::string& directory, const LoadOptions& o
                               const std::function<void()>& spread) {
   between_.begin_on_all("load()", [&] {
     check();
-    kept_.require_sound();
+    world_.kept.require_sound();
   });
-  kept_.require_equal_names("load()", between_.group(), [&](std::span<const std::byte> mine) {
+  world_.kept.require_equal_names("load()", between_.group(), [&](std::span<const std::byte> mine) {
     return gather(mine, "load()");
   });
   std::vector<std::byte> found;
@@ -90,7 +90,7 @@ bool TrainerCheckpoints::load(const std::string& directory, const LoadOptions& o
   if (error) std::rethrow_exception(error);
   found = gather(found, "load()").front();
   if (found.empty()) return false;
-  log_.reset();
+  world_.log.reset();
   spread();
   state_.restore(found);
   return true;
@@ -138,20 +138,21 @@ void TrainerCheckpoints::log(const StepResult& result) noexcept {
 /// Rank 0's. The others continue meanwhile: nothing can be written before it publishes its next
 /// step. False where nothing was due.
 bool TrainerCheckpoints::write_log(const StepResult& result) {
-  if (!log_) log_ = std::make_unique<StepLog>(host_files(), options_.log, facts_, result.step - 1);
+  auto& log = world_.log;
+  if (!log) log = std::make_unique<StepLog>(host_files(), options_.log, facts_, result.step - 1);
   const bool has_metrics = options_.metrics_every > 0 && result.step % options_.metrics_every == 0;
   if (has_metrics) {
-    log_->metrics(result.step, {.applied = result.applied,
-                                .dropped_because = result.dropped_because,
-                                .dropped_locally = result.dropped_locally,
-                                .loss = result.loss,
-                                .weight = result.weight,
-                                .gradient_norm = result.gradient_norm,
-                                .rate_factor = result.rate_factor,
-                                .loss_scale = result.loss_scale,
-                                .metrics = result.metrics});
+    log->metrics(result.step, {.applied = result.applied,
+                               .dropped_because = result.dropped_because,
+                               .dropped_locally = result.dropped_locally,
+                               .loss = result.loss,
+                               .weight = result.weight,
+                               .gradient_norm = result.gradient_norm,
+                               .rate_factor = result.rate_factor,
+                               .loss_scale = result.loss_scale,
+                               .metrics = result.metrics});
   }
-  if (hashes(result.step)) log_->digests(result.step, state_.digests());
+  if (hashes(result.step)) log->digests(result.step, state_.digests());
   return has_metrics || hashes(result.step);
 }
 

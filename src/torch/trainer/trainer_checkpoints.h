@@ -11,32 +11,25 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 
 #include "run/files/run_fingerprint.h"
-#include "run/log/step_log.h"
 #include "run/state/run_state.h"
 #include "torch/run/between_steps.h"
-#include "torch/run/kept_values.h"
+#include "torch/trainer/trainer_world.h"
 #include "tutti/trainer.h"
 
 namespace tutti {
 
 class TrainerCheckpoints {
  public:
-  /// `facts`: what another run has to have in common to resume from a checkpoint of this one. Keeps
-  /// references to options and module. Looks on rank 0 whether the step log can be one. Collective.
-  TrainerCheckpoints(const BetweenSteps& between, const TrainerOptions& options,
-                     const torch::nn::Module& module, RunFingerprint facts);
+  /// `state` is all that checkpoints and hashes consist of. `facts`: what another run has to have
+  /// in common to resume from a checkpoint of this one. Keeps references. Looks on rank 0 whether
+  /// the step log can be one. Collective.
+  TrainerCheckpoints(const BetweenSteps& between, TrainerWorld& world, RunState& state,
+                     RunFingerprint facts);
 
-  /// The run's state, of which checkpoints and hashes consist. Parts are added before the first
-  /// step.
-  RunState& state() { return state_; }
-
-  /// The program's own values. They are added to state() as its last part.
-  void keep(const std::string& name, KeptValues::Variable variable) { kept_.add(name, variable); }
   /// Throws Mismatch where workers keep other values. `when` begins the text. Collective.
   void require_equal_kept(const std::string& when) const;
 
@@ -66,14 +59,12 @@ class TrainerCheckpoints {
                                              const char* what) const;
 
   const BetweenSteps& between_;
+  TrainerWorld& world_;
   const TrainerOptions& options_;
-  const torch::nn::Module& module_;
+  RunState& state_;
   RunFingerprint facts_;
-  RunState state_;
-  KeptValues& kept_;              ///< a part of it
-  std::unique_ptr<StepLog> log_;  ///< rank 0's, from the first step on
-  bool said_newer_ = false;       ///< that newer checkpoints lie beside those that are saved
-  bool log_failed_ = false;       ///< in the last step that was to be logged
+  bool said_newer_ = false;  ///< that newer checkpoints lie beside those that are saved
+  bool log_failed_ = false;  ///< in the last step that was to be logged
 };
 
 }  // namespace tutti

@@ -7,13 +7,9 @@
 
 #include "base/log_line.h"
 #include "comm/group_state.h"
-#include "comm/host_copies.h"
-#include "memory/memory_need.h"
 #include "run/data/leaf_seed.h"
 #include "run/state/progress_run_parts.h"
 #include "torch/classes/classifiers_run_part.h"
-#include "torch/model/tensor_at.h"
-#include "torch/model/threads.h"
 #include "torch/run/model_run_parts.h"
 #include "torch/run/stored_tensors.h"
 #include "torch/shards/pipeline_settings.h"
@@ -82,15 +78,15 @@ std::string refusal_with_split_layers(const TrainerOptions& options) {
 
 }  // namespace
 
-TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_module,
-                               const Optimizer& optimizer, const TrainerOptions& own_options)
-    : group(own_group),
-      options(own_options),
-      module(own_module),
-      model(own_module, roles_of(own_options), "Trainer"),
-      between(own_group, own_options.deadline),
-      data(own_options.seed, own_options.order) {
-  pin_threads(*group.state());
+TrainerObjects::TrainerObjects(TrainerWorld& own_world)
+    : world(own_world),
+      group(own_world.group),
+      options(own_world.options),
+      module(own_world.module),
+      model(module, roles_of(options), "Trainer"),
+      between(group, options.deadline),
+      data(options.seed, options.order) {
+  const auto& optimizer = world.optimizer;
   const auto& team = group.state()->team();
   require_options(options);
   model.require_on_cpu();
@@ -119,14 +115,12 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   auto exchange_options = exchange_options_of(options, model, group.size());
   exchange_options.stays = stays_of(options, *group.state(), in_halves);
   exchange = std::make_unique<StepExchange>(group, model.plan(settings), exchange_options);
-  checkpoints = std::make_unique<TrainerCheckpoints>(between, options, module,
+  checkpoints = std::make_unique<TrainerCheckpoints>(between, world, state,
                                                      facts_of(options, optimizer, model));
   board = std::make_unique<ShardBoard>(exchange->memory());
-  if (group.rank() == 0) warn_of_aliases(model, options.name);
-  shared = std::make_unique<SharedModel>(group, exchange->plan(), rules.states,
-                                         options.ema_decay > 0, options.name);
-  require_memory();
-  parameters = std::make_unique<SharedParameters>(group, model, *shared);
+  world.move_in(model, exchange->plan(), rules.initial);
+  shared = world.shared.get();
+  parameters = world.parameters.get();
   model = WrappedModel(module, roles_of(options), "Trainer");
   memory = model.memory();
   // The workers of a host have the same ones (see ValueCheck): its first one speaks for them.
@@ -134,11 +128,6 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   for (std::size_t p = 0; p < memory.parameters.size(); ++p) {
     if (model.is_per_replica(p)) memory.parameters[p] = nullptr;
   }
-  if (group.rank() == 0) {
-    shared->refresh_masters();
-    fill_initial_states(rules.initial);
-  }
-  copy_to_hosts(group, shared->memory().data(), shared->bytes(), {.label = "optimizer state"});
   torch_optimizers = std::make_unique<TileOptimizers>(
       exchange->plan(), *shared, std::move(rules.torch), team.rank, team.size());
   if (options.compression.codec) {
@@ -207,28 +196,17 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   }
   list_step_parts();
   seed_between_steps();
-  log_start({model, options, group, optimizer, summary_of(settings), coded.get(),
-             rows->parameters().size(), replicas.get()});
 }
 
-void TrainerObjects::require_memory() const {
-  if (!options.memory_limit) return;
-  const auto limit = std::max<std::uint64_t>(*options.memory_limit, 1);
-  std::vector<int> workers;  // by host
-  for (int r = 0; r < group.size(); ++r) {
-    const auto host = static_cast<std::size_t>(group.state()->host_of(r));
-    workers.resize(std::max(workers.size(), host + 1));
-    ++workers[host];
-  }
-  const auto bytes = static_cast<std::uint64_t>(shared->bytes());
-  const auto fewest = static_cast<std::uint64_t>(*std::ranges::min_element(workers));
-  const auto each = (bytes + fewest - 1) / fewest;
-  if (each <= limit) return;
-  throw OutOfMemory(fmt::format(
-      "parameters and optimizer state of \"{}\" are {}, {} for each of {} workers of a host, and "
-      "memory_limit is {}: {} workers of a host would do",
-      options.name, format_bytes(bytes), format_bytes(each), fewest, format_bytes(limit),
-      (bytes + limit - 1) / limit));
+void TrainerObjects::log_start() const {
+  tutti::log_start({model, options, group, world.optimizer,
+                    summary_of(settings_of(options, world.optimizer, model)), coded.get(),
+                    rows->parameters().size(), replicas.get()});
+}
+
+void TrainerObjects::spread_from_first_rank() {
+  if (coded) coded->spread_kept();
+  if (replicas) replicas->bring_from_first_rank();
 }
 
 /// An audit computes a shard once more on one worker alone.
@@ -259,18 +237,6 @@ void TrainerObjects::list_step_parts() {
   step_parts.add<GeneratorStepPart>([this] { seed_between_steps(); });
 }
 
-void TrainerObjects::fill_initial_states(const std::vector<std::vector<double>>& initial) {
-  for (std::size_t p = 0; p < initial.size(); ++p) {
-    const auto type = scalar_type_of(exchange->plan().parameters()[p].node_type);
-    for (std::size_t k = 0; k < initial[p].size(); ++k) {
-      if (initial[p][k] == 0) continue;
-      tensor_at(shared->state(p, static_cast<int>(k)), {model.tensor(p).numel()}, std::nullopt,
-                type)
-          .fill_(initial[p][k]);
-    }
-  }
-}
-
 /// Other hosts have sent what is asked of a step in halves alone.
 void TrainerObjects::require_all_in_halves() const {
   if (!replicas || !replicas->differ_on_hosts() || notes->all_in_halves()) return;
@@ -294,7 +260,7 @@ TrainedModel TrainerObjects::trained() {
 
 /// The run's state, once, behind what the program keeps. The order is that of state_sha256().
 void TrainerObjects::list_run_parts() {
-  auto& state = checkpoints->state();
+  state.add(world.kept);
   const auto& plan = exchange->plan();
   state.add<ParametersRunPart>(plan, *shared, *update, state_names);
   if (coded) state.add<ResidualsRunPart>(plan, *coded);

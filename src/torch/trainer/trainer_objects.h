@@ -1,8 +1,8 @@
 #pragma once
 
-// What a Trainer is made of: every object behind it, made in the order in which they need each
-// other, and the lists of what takes part in a step and of what a checkpoint holds. A new feature
-// is made here, and is a line in one of the lists.
+// A Run: what a Trainer has for one membership of its group, made from its World in the order in
+// which the objects need each other, and the lists of what takes part in a step and of what a
+// checkpoint holds. A new feature is made here, and is a line in one of the lists.
 //
 // Threads: one. Failure: what making each of them throws; collective.
 
@@ -44,32 +44,38 @@
 #include "torch/trainer/folded_gradients.h"
 #include "torch/trainer/trainer_checkpoints.h"
 #include "torch/trainer/trainer_evaluation.h"
+#include "torch/trainer/trainer_world.h"
 #include "tutti/trainer.h"
 
 namespace tutti {
 
 struct TrainerObjects {
-  TrainerObjects(const Group& own_group, torch::nn::Module& own_module, const Optimizer& optimizer,
-                 const TrainerOptions& own_options);
+  /// Keeps a reference.
+  explicit TrainerObjects(TrainerWorld& own_world);
   TrainerObjects(const TrainerObjects&) = delete;
   TrainerObjects& operator=(const TrainerObjects&) = delete;
 
   /// The step that comes, counted from 1.
   std::int64_t step() const { return steps + 1; }
   TrainedModel trained();
+  /// Logs what this worker trains, and warns of what was asked for in vain.
+  void log_start() const;
+  /// Rank 0 has restored what workers, or hosts, have each for themselves. Collective.
+  void spread_from_first_rank();
   /// Between steps torch's generator stands where no shard's does.
   void seed_between_steps() const;
 
-  Group group;
-  TrainerOptions options;
+  TrainerWorld& world;
+  const Group& group;
+  TrainerOptions& options;
   torch::nn::Module& module;
   WrappedModel model;
   BetweenSteps between;
   ShardRange mine;
   std::unique_ptr<StepExchange> exchange;
   std::unique_ptr<ShardBoard> board;
-  std::unique_ptr<SharedModel> shared;
-  std::unique_ptr<SharedParameters> parameters;
+  SharedModel* shared;                                ///< the World's
+  SharedParameters* parameters;                       ///< the World's
   std::vector<std::vector<std::string>> state_names;  ///< of each parameter's optimizer
   std::unique_ptr<TileOptimizers> torch_optimizers;
   std::unique_ptr<CodedGradients> coded;  ///< null without a codec
@@ -85,6 +91,7 @@ struct TrainerObjects {
   std::unique_ptr<ShardBuffers> buffers;
   std::unique_ptr<MovingAverages> averages;  ///< null without
   std::unique_ptr<FoldedGradients> folded;
+  RunState state;  ///< all that a checkpoint holds
   std::unique_ptr<TrainerCheckpoints> checkpoints;
   std::unique_ptr<TrainerEvaluation> evaluation;
   ShardStates states;
@@ -106,10 +113,7 @@ struct TrainerObjects {
   void require_all_in_halves() const;
 
  private:
-  /// OutOfMemory beyond TrainerOptions::memory_limit.
-  void require_memory() const;
   void leave_audits_out(const std::string& why);
-  void fill_initial_states(const std::vector<std::vector<double>>& initial);
   void list_run_parts();
   void list_step_parts();
 };

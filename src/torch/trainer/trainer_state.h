@@ -28,7 +28,10 @@ class TrainerState {
  public:
   TrainerState(const Group& group, torch::nn::Module& module, const Optimizer& optimizer,
                const TrainerOptions& options)
-      : own_(group, module, optimizer, options) {}
+      : world_(group, module, optimizer, options) {
+    run_.emplace(world_).log_start();
+  }
+  static TrainerState& of(Trainer& trainer) { return *trainer.state_; }
 
   /// What the program computes of a shard: all of it, or the two ends of a pipeline.
   struct Closures {
@@ -48,15 +51,18 @@ class TrainerState {
   void keep(const std::string& name, KeptValues::Variable variable);
   void save(const std::string& directory, const SaveOptions& options);
   std::optional<std::int64_t> load(const std::string& directory, const LoadOptions& options);
-  TrainerEvaluation& evaluation() { return *own_.evaluation; }
+  TrainerEvaluation& evaluation() { return *own().evaluation; }
   std::string state_sha256();
+  /// Makes the Run anew from the World. Nothing that the program sees of the training changes but
+  /// traffic(), which starts again. Where it throws, the Trainer has ended. Collective.
+  void rebuild();
 
-  std::int64_t step() const { return own_.step(); }
-  TrafficReport traffic() const { return own_.step_parts.traffic(); }
-  std::int64_t steps() const { return own_.steps; }
+  std::int64_t step() const { return own().step(); }
+  TrafficReport traffic() const { return own().step_parts.traffic(); }
+  std::int64_t steps() const { return own().steps; }
   std::int64_t epoch();
-  const ShardRange& shards() const { return own_.mine; }
-  const Group& group() const { return own_.group; }
+  const ShardRange& shards() const { return own().mine; }
+  const Group& group() const { return own().group; }
 
  private:
   void enter_step(const torch::nn::Module* active);
@@ -64,13 +70,19 @@ class TrainerState {
   void bring();
   void look_at_turn();
   void expect_values();
+  /// The Run's state was restored, on all workers. Collective.
+  void continue_from_state();
   void require_no_gradients() const;
   StepResult result_of();
   void require_fitting(const Closures& closures) const;
   void compute(const Closures& closures);
   void drop(const std::string& why) noexcept;
 
-  TrainerObjects own_;
+  TrainerObjects& own();
+  const TrainerObjects& own() const { return const_cast<TrainerState*>(this)->own(); }
+
+  TrainerWorld world_;
+  std::optional<TrainerObjects> run_;
   std::vector<std::uint8_t> active_set_;  ///< which parameters that are, unless all
   bool resumes_ = false;                  ///< with the next step, from a checkpoint
   std::unique_ptr<Stepping> stepping_;    ///< from a step's begin to its end

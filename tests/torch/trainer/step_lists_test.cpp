@@ -31,11 +31,11 @@ TEST(StepLists, OfATrainer) {
   on_workers(1, [](const Job& job) {
     const Group group(job);
     torch::nn::Sequential model(torch::nn::Linear(3, 2), torch::nn::BatchNorm1d(2));
-    const TrainerObjects objects(
-        group, *model, Sgd{.lr = 0.1},
-        {.shards = 2, .logical_workers = 2, .per_replica = [](const std::string& name) {
-           return name == "0.bias";
-         }});
+    TrainerWorld world(group, *model, Sgd{.lr = 0.1},
+                       {.shards = 2,
+                        .logical_workers = 2,
+                        .per_replica = [](const std::string& name) { return name == "0.bias"; }});
+    const TrainerObjects objects(world);
     EXPECT_THAT(names_of(objects.step_parts),
                 ElementsAre("StepNotes", "ValueCheck", "Audit", "UpdateStepPart", "DropsStepPart",
                             "ReplicaParameters", "ShardBuffers", "SharedParameters",
@@ -49,7 +49,8 @@ TEST(StepLists, OfATrainerWithASplitClassifier) {
     const Group group(job);
     torch::nn::Sequential model(torch::nn::Linear(3, 2));
     model->register_module("head", ParallelCrossEntropy(group, 2, 5, Sgd{.lr = 0.1}).ptr());
-    const TrainerObjects objects(group, *model, Sgd{.lr = 0.1}, {.shards = 2});
+    TrainerWorld world(group, *model, Sgd{.lr = 0.1}, {.shards = 2});
+    const TrainerObjects objects(world);
     EXPECT_THAT(names_of(objects.step_parts),
                 ElementsAre("StepNotes", "ValueCheck", "TrainedClassifiers", "UpdateStepPart",
                             "DropsStepPart", "ShardBuffers", "SharedParameters", "StatesStepPart",
