@@ -43,6 +43,9 @@ TEST(MemoryFiles, AreThereUnderTheirNamesAlone) {
   EXPECT_FALSE(files.exists("/a") || files.exists("/a/x"));
   EXPECT_EQ(files.size(files.open("/c/x")), 1);
   EXPECT_TRUE(files.exists("/ab/y"));
+  files.create("/c/z");
+  files.rename("/c/x", "/c/z");  // a file takes the place of another
+  EXPECT_EQ(files.size(files.open("/c/z")), 1);
   files.remove_all("/c");
   EXPECT_THAT(files.names_in("/"), UnorderedElementsAre("ab"));
   EXPECT_THAT(text_of<IoError>([&] { files.open("/c/x"); }),
