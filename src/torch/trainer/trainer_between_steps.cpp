@@ -79,6 +79,7 @@ void TrainerState::rebuild() {
   own().exchange->protocol().run_collectives([&] {
     own().between.begin_on_all("rebuild()", [&] {
       BetweenSteps::require_one_thread(me, stepping);
+      own().model.require_unchanged_list();
       own().trained().require_untouched();
     });
     carried.emplace(own().between, own().state, own().steps);

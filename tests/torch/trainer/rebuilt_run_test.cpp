@@ -181,6 +181,39 @@ TEST(RebuiltRun, IsRefusedBetweenTheHalvesOfAStep) {
   });
 }
 
+/// The World has no room for it.
+TEST(RebuiltRun, IsRefusedWhereTheModelHasGrown) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 2});
+    model->register_module("late", torch::nn::Linear(2, 2).ptr());
+    EXPECT_THAT(text_of([&] { rebuild(trainer); }), HasSubstr("late.weight"));
+  });
+}
+
+/// What the Trainer has ended with is the program's own error.
+TEST(RebuiltRun, EndsTheTrainerWhereItCannotBeMade) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    const auto asked = std::make_shared<bool>(false);
+    Trainer trainer(
+        job, *model, Sgd{.lr = 0.1},
+        {.shards = 2, .logical_workers = 2, .per_replica = [asked](const std::string& name) {
+           if (*asked) throw std::runtime_error("asked again");
+           return name.ends_with("bias");
+         }});
+    const Batch batch(8, 7);
+    const auto step = [&] {
+      trainer.step([&](Shard& shard) { return rows_of(shard, model, batch); });
+    };
+    step();
+    *asked = true;
+    EXPECT_THROW(rebuild(trainer), std::runtime_error);
+    EXPECT_THAT(text_of(step), HasSubstr("Trainer \"model\" has ended"));
+    EXPECT_THAT(text_of([&] { trainer.state_sha256(); }), HasSubstr("has ended"));
+  });
+}
+
 /// The model is the program's again afterwards, wherever its Run was made.
 TEST(RebuiltRun, EndsWithItsTrainer) {
   on_workers(2, [](const Job& job) {
