@@ -29,8 +29,9 @@ inline std::optional<test_device::Held> test_device_profile() {
                                                   : test_device::Held::kDefaultStreams;
 }
 
-/// Runs `body` on that many workers, one intra-op thread each. With a profile, what they make is
-/// made on devices, of which there are two.
+/// Runs `body` on that many workers, one intra-op thread each. What they draw is the same each time
+/// and another on each worker. With a profile, what they make is made on devices, of which there
+/// are two.
 inline ProcessOutcome outcome_on(std::optional<test_device::Held> profile, int size,
                                  const std::function<void(const Job&)>& body) {
   return run_process_ranks(size, [&](const Job& job) {
@@ -40,6 +41,7 @@ inline ProcessOutcome outcome_on(std::optional<test_device::Held> profile, int s
       test_device::hold(*profile);
       test_device::make_default(local_device(job));
     }
+    torch::manual_seed(100 + static_cast<std::uint64_t>(job.rank()));
     body(job);
   });
 }
