@@ -30,17 +30,17 @@ std::optional<c10::Device> chosen(std::optional<c10::Device> told,
   return VirtualGuardImpl(kType).getDevice();
 }
 
-at::Tensor empty_memory_format(c10::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
-                               std::optional<c10::Layout> layout, std::optional<c10::Device> device,
-                               std::optional<bool> is_pinned,
-                               std::optional<at::MemoryFormat> format) {
+at::Tensor default_empty(c10::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
+                         std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                         std::optional<bool> is_pinned, std::optional<at::MemoryFormat> format) {
   const ExcludeDispatchKeyGuard below(kMode);
   return at::empty(sizes, dtype, layout, chosen(device, layout, is_pinned), is_pinned, format);
 }
 
-at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
-                         std::optional<at::ScalarType> dtype, std::optional<c10::Layout> layout,
-                         std::optional<c10::Device> device, std::optional<bool> is_pinned) {
+at::Tensor default_empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                                 std::optional<at::ScalarType> dtype,
+                                 std::optional<c10::Layout> layout,
+                                 std::optional<c10::Device> device, std::optional<bool> is_pinned) {
   const ExcludeDispatchKeyGuard below(kMode);
   return at::empty_strided(sizes, strides, dtype, layout, chosen(device, layout, is_pinned),
                            is_pinned);
@@ -67,8 +67,8 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
   library.fallback(torch::CppFunction::makeFallthrough());
 }
 TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericMode, library) {
-  library.impl("empty.memory_format", empty_memory_format);
-  library.impl("empty_strided", empty_strided);
+  library.impl("empty.memory_format", default_empty);
+  library.impl("empty_strided", default_empty_strided);
   library.impl("repeat", torch::CppFunction::makeFromBoxedFunction<&made_on_the_cpu>());
   for (const auto* const name : {"rand.generator", "randn.generator", "randint.generator",
                                  "randint.low_generator", "randperm.generator"}) {
