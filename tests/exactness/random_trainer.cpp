@@ -248,12 +248,8 @@ class RandomTrainer {
   void after(std::int64_t step) {
     const bool rebuilds =
         one_.is("rebuild", "all") || (one_.is("rebuild", "some") && step % 2 == 1);
-    if (rebuilds && !stretch_.is_reference) {
-      TrainerState::of(*trainer_).rebuild();
-      add_tensors(out_, step, *task_.module);
-    } else if (rebuilds) {
-      add_tensors(out_, step, *task_.module);
-    }
+    if (rebuilds && !stretch_.is_reference) TrainerState::of(*trainer_).rebuild();
+    if (rebuilds) add_tensors(out_, step, *task_.module);
     if (!one_.is("edit", "none") && step == one_.number("edit-step")) edit();
     if (one_.has("evaluate") && step % 2 == 0) {
       const auto metrics =

@@ -15,6 +15,12 @@
 
 namespace tutti {
 
+RunPart::Gather BetweenSteps::gather(const char* what) const {
+  return [this, what](std::span<const std::byte> mine) {
+    return gather_bytes(group_, mine, waits(what));
+  };
+}
+
 void BetweenSteps::require_together(const std::string& what) const {
   tutti::require_together(group_.state()->job(), what);
 }
@@ -66,7 +72,7 @@ void BetweenSteps::begin_on_all(const char* what, const std::function<void()>& c
     append(kind_and_text, kind);
     append_all(kind_and_text, text);
   }
-  const auto all = gather_bytes(group_, kind_and_text, waits(what));
+  const auto all = gather(what)(kind_and_text);
   if (error) std::rethrow_exception(error);
   for (int r = 0; r < group_.size(); ++r) {
     ByteReader said{all[static_cast<std::size_t>(r)]};

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "job/stepping.h"
+#include "run/state/run_part.h"
 #include "tutti/group.h"
 
 namespace tutti {
@@ -26,6 +27,9 @@ class BetweenSteps {
   CollectiveOptions waits(const char* label) const {
     return {.label = label, .deadline = deadline_};
   }
+
+  /// For the call `what`.
+  RunPart::Gather gather(const char* what) const;
 
   /// Throws inside code that one worker runs alone (a shard, an evaluation's batch, edit()): other
   /// workers would not come to the call.

@@ -1,7 +1,5 @@
 #include "torch/trainer/carried_run.h"
 
-#include "comm/gather_bytes.h"
-
 namespace tutti {
 namespace {
 
@@ -10,17 +8,11 @@ constexpr const char* kFolder = "/run";
 
 }  // namespace
 
-RunPart::Gather CarriedRun::gather_by(const BetweenSteps& between) {
-  return [&between](std::span<const std::byte> mine) {
-    return gather_bytes(between.group(), mine, between.waits(kWhat));
-  };
-}
-
 CarriedRun::CarriedRun(const BetweenSteps& between, const RunState& state, std::int64_t steps)
     : steps_(steps) {
   auto own = state.of_run();
   own.bring();
-  own.gather(gather_by(between));
+  own.gather(between.gather(kWhat));
   const auto error = between.on_first_rank(kWhat, [&] {
     CheckpointStore store(files_, kFolder);
     own.write(store, {.step = steps_});
@@ -36,7 +28,7 @@ void CarriedRun::restore(const BetweenSteps& between, const RunState& state,
   const auto error = between.on_first_rank(
       kWhat, [&] { found = own.read(CheckpointStore(files_, kFolder).open(steps_)); });
   if (error) std::rethrow_exception(error);
-  found = gather_by(between)(found).front();
+  found = between.gather(kWhat)(found).front();
   spread();
   own.restore(found);
 }

@@ -24,8 +24,6 @@ class CarriedRun {
                const std::function<void()>& spread) const;
 
  private:
-  static RunPart::Gather gather_by(const BetweenSteps& between);
-
   std::int64_t steps_;
   std::shared_ptr<MemoryFiles> files_ = std::make_shared<MemoryFiles>();  ///< rank 0 fills them
 };

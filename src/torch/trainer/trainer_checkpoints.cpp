@@ -6,7 +6,6 @@
 
 #include "base/error_kind.h"
 #include "base/log_line.h"
-#include "comm/gather_bytes.h"
 #include "comm/group_state.h"
 #include "torch/model/arithmetic.h"
 #include "torch/run/model_facts.h"
@@ -31,15 +30,8 @@ const std::string& TrainerCheckpoints::run() const {
   return between_.group().state()->job().identity().run;
 }
 
-std::vector<std::vector<std::byte>> TrainerCheckpoints::gather(std::span<const std::byte> mine,
-                                                               const char* what) const {
-  return gather_bytes(between_.group(), mine, between_.waits(what));
-}
-
 void TrainerCheckpoints::require_equal_kept(const std::string& when) const {
-  world_.kept.require_equal_values(when, between_.group(), [&](std::span<const std::byte> mine) {
-    return gather(mine, "kept values");
-  });
+  world_.kept.require_equal_values(when, between_.group(), between_.gather("kept values"));
 }
 
 std::exception_ptr TrainerCheckpoints::save(const std::string& directory,
@@ -51,7 +43,7 @@ std::exception_ptr TrainerCheckpoints::save(const std::string& directory,
   });
   require_equal_kept("save()");
   state_.bring();
-  state_.gather([&](std::span<const std::byte> mine) { return gather(mine, "save()"); });
+  state_.gather(between_.gather("save()"));
   const auto error = between_.on_first_rank("save()", [&] { write(directory, options, steps); });
   state_.release();
   return error;
@@ -82,13 +74,11 @@ bool TrainerCheckpoints::load(const std::string& directory, const LoadOptions& o
     check();
     world_.kept.require_sound();
   });
-  world_.kept.require_equal_names("load()", between_.group(), [&](std::span<const std::byte> mine) {
-    return gather(mine, "load()");
-  });
+  world_.kept.require_equal_names("load()", between_.group(), between_.gather("load()"));
   std::vector<std::byte> found;
   const auto error = between_.on_first_rank("load()", [&] { found = read(directory, options); });
   if (error) std::rethrow_exception(error);
-  found = gather(found, "load()").front();
+  found = between_.gather("load()")(found).front();
   if (found.empty()) return false;
   world_.log.reset();
   spread();

@@ -55,8 +55,6 @@ class TrainerCheckpoints {
   std::vector<std::byte> read(const std::string& directory, const LoadOptions& options) const;
   bool write_log(const StepResult& result);
   const std::string& run() const;
-  std::vector<std::vector<std::byte>> gather(std::span<const std::byte> mine,
-                                             const char* what) const;
 
   const BetweenSteps& between_;
   TrainerWorld& world_;
