@@ -15,7 +15,7 @@ void send_and_receive(const GroupState& group, std::span<const HostPiece> pieces
   JobState& job = group.job();
   HostLink& link = group.link();
   PostedPieces& posted = group.copies();
-  const auto what =
+  auto what =
       fmt::format("copy of \"{}\" to other hosts, group \"{}\"", options.label, group.name());
   try {
     link.connect();

@@ -23,7 +23,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kRetryHub{50};
 /// A network that loses what is sent to a host must not keep from its other addresses.
 constexpr std::chrono::seconds kOneAttempt{5};
-constexpr milliseconds kFarewell{100};
 
 class HubSearch {
  public:

@@ -80,6 +80,7 @@ class Rendezvous {
   /// False once nothing reaches other hosts any more.
   virtual bool reaches_hosts() const { return true; }
   /// Calls `told`, from a thread of its own, once nothing does; an empty one takes its place.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): where there are hosts, it is moved on.
   virtual void when_alone(std::function<void()> /*told*/) {}
 };
 

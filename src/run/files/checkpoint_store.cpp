@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <exception>
 #include <iterator>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -212,8 +213,8 @@ NewestGood CheckpointStore::newest_good_of_last_run() const {
 
 std::optional<std::int64_t> CheckpointStore::newest_of(const std::string& run) const {
   const auto complete = folders_.complete();
-  for (auto at = complete.rbegin(); at != complete.rend(); ++at) {
-    if (manifest_at(*files_, at->second, at->first).run == run) return at->first;
+  for (const auto& [step, folder] : std::views::reverse(complete)) {
+    if (manifest_at(*files_, folder, step).run == run) return step;
   }
   return std::nullopt;
 }
