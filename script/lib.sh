@@ -366,6 +366,21 @@ build() {
   note "built in $folder/"
 }
 
+# check_core PRESET -L|-LE TESTS TARGET…: the core's tests whose name begins with one of TESTS and which are those of the
+# night (-L) or not (-LE), built with a sanitizer.
+check_core() {
+  local preset=$1 label=$2 tests=$3
+  shift 3
+  heading "The core under $preset"
+  build "$preset" "$@"
+  # The thread sanitizer does not start where addresses are spread as widely as new kernels do.
+  local -a fixed=()
+  [[ $preset == asan ]] || ! setarch -R true 2>/dev/null || fixed=(setarch -R)
+  quietly "build-$preset/log/test.log" "${fixed[@]}" ctest --test-dir "build-$preset" --output-on-failure \
+    --no-tests=error -j "$(tests_at_once)" -R "^($tests)_tests\." "$label" night
+  note "$(grep 'tests passed' "build-$preset/log/test.log")"
+}
+
 # set_up [PACKAGE…]: all that a build of everything needs, and the packages named.
 set_up() {
   local -a packages=("${kBuildPackages[@]}" "$@")
