@@ -95,7 +95,7 @@ Verdict judge(const MachineFacts& facts) {
     verdict.problems.push_back("workers cannot notice each other's end: " +
                                facts.life_line_problem);
   if (facts.memory.empty())
-    verdict.notes.push_back("available memory is unknown: /proc/meminfo cannot be read");
+    verdict.notes.emplace_back("available memory is unknown: /proc/meminfo cannot be read");
   for (const MemoryBound& bound : facts.memory)
     if (bound.available < kLeastMemory)
       verdict.problems.push_back(fmt::format("{} has {} of memory left, at least {} is needed",
@@ -107,7 +107,7 @@ Verdict judge(const MachineFacts& facts) {
                     "for each other",
                     facts.processors, facts.processors_allowed));
   if (facts.huge_pages_shared == "never" || facts.huge_pages_shared == "deny")
-    verdict.notes.push_back(
+    verdict.notes.emplace_back(
         "shared memory gets no huge pages: large models are exchanged somewhat slower; as root: "
         "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled");
   if (!facts.libraries.empty() && level_of(facts) == "native")
@@ -127,7 +127,7 @@ Verdict judge(const MachineFacts& facts) {
         facts.torch.empty() ? "" : " (" + facts.torch + ")",
         facts.torch.empty() ? "" : "==" + facts.torch));
   if (facts.torch.empty())
-    verdict.notes.push_back("this tutti was built without libtorch: core only, no DataParallel");
+    verdict.notes.emplace_back("this tutti was built without libtorch: core only, no DataParallel");
   return verdict;
 }
 

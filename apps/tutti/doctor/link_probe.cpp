@@ -111,7 +111,8 @@ LinkFigures probe(const std::string& address, int port) {
   const auto socket = begin_connection(addresses.front(), nullptr);
   if (!socket) fail("cannot connect to " + where);
   wait_for(socket, POLLOUT, "cannot connect to " + where);
-  if ((errno = connection_error(socket)) != 0) fail("cannot connect to " + where);
+  errno = connection_error(socket);
+  if (errno != 0) fail("cannot connect to " + where);
   block(socket);
   std::array<double, kRoundTrips> times{};
   for (double& time : times) {

@@ -38,7 +38,7 @@ LibrarySettings settings_for(const std::string& cpu, const Processor& processor,
     throw Refusal(kUsageStatus,
                   fmt::format("--cpu {}: this processor ({}) has {}", cpu, type_of(processor),
                               fmt::join(levels_of(processor, architecture), ", ")));
-  const LibrarySettings settings = level != nullptr ? level->settings() : LibrarySettings();
+  LibrarySettings settings = level != nullptr ? level->settings() : LibrarySettings();
   for (const std::string& variable : inherited) {
     const std::size_t equals = std::min(variable.find('='), variable.size());
     const std::string name = variable.substr(0, equals);

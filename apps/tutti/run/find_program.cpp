@@ -44,7 +44,7 @@ std::string find_program(const std::string& name) {
   std::istringstream folders(path ? path : kDefaultPath);
   std::string unusable;
   for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
+    std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
     if (executable(candidate)) return candidate;
     if (unusable.empty() && exists(candidate) && !is_folder(candidate)) unusable = candidate;
   }

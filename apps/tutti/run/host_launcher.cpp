@@ -53,7 +53,7 @@ std::string hub_text(const std::string& address, int port) {
 
 /// The address of the hub, which all hosts have to reach.
 std::string hub_address(const RunPlan& plan, const std::vector<HostEntry>& hosts) {
-  if (const auto address = own_address_of(plan); !address.empty()) return address;
+  if (auto address = own_address_of(plan); !address.empty()) return address;
   const std::string& hub = hosts.front().name;
   if (is_loopback(hub) == true) {
     for (const HostEntry& host : hosts) {

@@ -5,6 +5,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/tutti/run/attempt.h"
@@ -30,8 +31,9 @@ void flush(Output& output, SignalInbox& signals, std::optional<int> interrupted)
 
 RunEnd run_attempts(const RunPlan& plan, ConnectedHosts hosts, std::vector<WorkerOutput>& outputs,
                     Output& output, SignalInbox& signals) {
-  for (int restart = 0;; ++restart) {
-    const AttemptEnd end = run_attempt(plan, std::move(hosts), restart, outputs, output, signals);
+  for (int restart = 0;; ++restart) {  // where there are hosts, none: they start again together
+    const AttemptEnd end =
+        run_attempt(plan, std::exchange(hosts, {}), restart, outputs, output, signals);
     if (!end.start_again) return {.status = end.status, .interrupted_by = end.interrupted_by};
     // A request for the end while no worker runs must not be followed by new ones.
     if (const auto signal = signals.next()) {
@@ -50,7 +52,7 @@ void merge_timeline(const RunPlan& plan, Output& output, SignalInbox& signals, c
     problems = merge_timeline_files(plan.timeline, plan.options.workers,
                                     [&] { return signals.next() || signals.abandoned(); });
   } catch (const std::exception& error) {
-    problems.push_back(error.what());
+    problems.emplace_back(error.what());
   }
   if (problems.empty()) return;
   for (const std::string& problem : problems)

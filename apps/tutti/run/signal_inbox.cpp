@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <ranges>
 
 #include "apps/tutti/run/process_tree.h"
 #include "apps/tutti/text/refusal.h"
@@ -96,7 +97,7 @@ void SignalInbox::obey_stop() {
   if (!signals_.is_stop_pending()) return;
   const auto stopped = stop_descendants();
   signals_.obey_stop();
-  for (auto pid = stopped.rbegin(); pid != stopped.rend(); ++pid) kill(*pid, SIGCONT);
+  for (const auto pid : std::views::reverse(stopped)) kill(pid, SIGCONT);
 }
 
 }  // namespace tutti::command

@@ -19,13 +19,13 @@ static_assert(MPI_SUCCESS == 0);
 
 Request packed(MPI_Request request) {
   Request bits = 0;
-  std::memcpy(&bits, &request, sizeof request);
+  std::memcpy(&bits, &request, sizeof(MPI_Request));
   return bits;
 }
 
 MPI_Request unpacked(Request bits) {
   MPI_Request request{};
-  std::memcpy(&request, &bits, sizeof request);
+  std::memcpy(&request, &bits, sizeof(MPI_Request));
   return request;
 }
 
