@@ -7,6 +7,7 @@
 //   build/bin/tutti run -n 2 build/bin/char_lm --text FILE --shards 8 --logical-workers 4
 //       --averaging local-sgd:8 --report
 //   build/bin/tutti run -n 2 build/bin/char_lm --text FILE --micro-batches 8 --device cuda
+//   build/bin/tutti run -n 2 build/bin/char_lm --text FILE --shards 8 --device cuda
 //
 // A step is a fixed list of shards (or micro-batches), each drawn by (seed, step, index) alone.
 // Every worker computes a contiguous range of them and folds its gradients; one sync per step adds

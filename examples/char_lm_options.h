@@ -36,7 +36,7 @@ struct Options {
   std::string state_at_averaging = "keep";
   bool report = false;
   std::int64_t micro_batches = 4;
-  std::string device = "cpu";  ///< or a type of libtorch's devices; without shards
+  std::string device = "cpu";  ///< or a type of libtorch's devices
   std::uint64_t seed = 1;
   std::int64_t rows = 16;
   std::int64_t length = 32;
@@ -208,10 +208,9 @@ inline void parse(int argc, char** argv, CLI::App& app, Options& options) {
       ->check(CLI::PositiveNumber)
       ->excludes(shards);
   app.add_option(
-         "--device", options.device,
-         "of the model: cpu, or a type of libtorch's devices (cuda), each worker the one of "
-         "its number on its host")
-      ->excludes(shards);
+      "--device", options.device,
+      "of the model: cpu, or a type of libtorch's devices (cuda), each worker the one of "
+      "its number on its host");
   app.add_option("--seed", options.seed, "of the initial weights and the data");
   app.add_option("--rows", options.rows, "texts per micro-batch")->check(CLI::PositiveNumber);
   app.add_option("--length", options.length, "letters per text")->check(CLI::PositiveNumber);

@@ -183,11 +183,6 @@ TEST(DeviceFailures, WhatIsNotOfferedIsRefusedByName) {
     apart[2]->as<nn::Linear>()->to(test_device::device(1));
     EXPECT_THAT(text_of<Unsupported>([&] { DataParallel parallel(job, *apart); }),
                 HasSubstr("all of a model is on one device"));
-    auto trained = mlp();
-    trained->to(local_device(job));
-    EXPECT_THAT(text_of<Unsupported>(
-                    [&] { Trainer trainer(job, *trained, Sgd{.lr = 0.1}, {.shards = 2}); }),
-                HasSubstr("Trainer takes models on the CPU"));
   });
 }
 

@@ -22,7 +22,7 @@ std::vector<SharedModel::Place> SharedModel::places_of(const std::vector<int>& s
     if (states[p] == kNotHere) continue;
     places[p].value = places[p].master = take(plan_.parameters()[p].result_bytes);
   }
-  bytes_ = round_up(bytes_, kPageBytes);
+  bytes_ = value_bytes_ = round_up(bytes_, kPageBytes);
   for (std::size_t p = 0; p < places.size(); ++p) {
     if (states[p] == kNotHere) continue;
     const auto& entry = plan_.parameters()[p];

@@ -61,6 +61,8 @@ class SharedModel {
   void refresh_masters() const;
 
   const SharedMemory& memory() const { return memory_; }
+  /// All values lie in so many bytes at the begin of the memory, whole pages.
+  std::size_t value_bytes() const { return value_bytes_; }
   std::size_t bytes() const { return bytes_; }
 
  private:
@@ -78,6 +80,7 @@ class SharedModel {
   const Plan& plan_;
   bool averages_;
   std::size_t bytes_ = 0;
+  std::size_t value_bytes_ = 0;
   std::vector<Place> places_;
   SharedMemory memory_;
 };

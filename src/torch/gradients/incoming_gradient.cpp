@@ -95,7 +95,8 @@ RowEntries IncomingGradient::rows() const {
 std::uint64_t IncomingGradient::hash() const {
   if (is_rows_ && rows().count == 0) return 0;
   const auto where = rows_.defined() ? digest(rows_.const_data_ptr(), rows_.nbytes()) : 0;
-  const auto hash = digest(values_.const_data_ptr(), values_.nbytes(), where);
+  const auto values = values_.cpu();
+  const auto hash = digest(values.const_data_ptr(), values.nbytes(), where);
   return hash != 0 ? hash : 1;
 }
 

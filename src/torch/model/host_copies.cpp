@@ -63,6 +63,14 @@ ModelMemory HostCopies::memory() const {
   return memory;
 }
 
+NamedTensors HostCopies::buffers() const {
+  NamedTensors named;
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    named.emplace_back(model_.buffers()[b].first, buffers_[b]);
+  }
+  return named;
+}
+
 void HostCopies::settle() {
   wait_for("copies");
   sums_.wait(sums_.mark(), [&] { return fmt::format("sums of \"{}\"", name_); });

@@ -45,6 +45,8 @@ class HostCopies {
   std::size_t bytes() const;
   /// Writes down what copies have cost since this was called last.
   void report(StepReport& step);
+  /// The copies of buffers, by the buffers' names.
+  NamedTensors buffers() const;
   /// The copies as the model's memory, for those that read it.
   ModelMemory memory() const;
 

@@ -12,6 +12,9 @@ inline torch::Tensor resolved(const torch::Tensor& tensor) {
   return tensor.resolve_conj().resolve_neg();
 }
 
+/// The same on the host.
+inline torch::Tensor on_host(const torch::Tensor& tensor) { return resolved(tensor.cpu()); }
+
 /// Whether memory is read and written as it is.
 inline bool is_resolved(const torch::Tensor& tensor) {
   return !tensor.is_conj() && !tensor.is_neg();

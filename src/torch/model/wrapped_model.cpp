@@ -175,14 +175,6 @@ void WrappedModel::require_one_device() const {
   for (const auto& item : buffers_) require("buffer", item);
 }
 
-void WrappedModel::require_on_cpu() const {
-  if (device_.is_cpu()) return;
-  throw Unsupported(fmt::format(
-      "{} is on {}: {} takes models on the CPU; DataParallel and AveragedParallel take those on a "
-      "device too",
-      what("parameter", name(0)), device_.str(), owner_));
-}
-
 Plan WrappedModel::plan(const std::vector<std::pair<std::string, std::string>>& settings,
                         bool is_summed_elsewhere) const {
   std::vector<TensorSpec> parameters;

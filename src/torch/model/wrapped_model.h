@@ -47,8 +47,6 @@ class WrappedModel {
 
   /// Where parameters and buffers are, all of them.
   c10::Device device() const { return device_; }
-  /// Unsupported where that is not the CPU.
-  void require_on_cpu() const;
 
   bool row_sparse(std::size_t parameter) const { return roles_.row_sparse[parameter]; }
   bool is_per_replica(std::size_t parameter) const { return roles_.per_replica[parameter]; }

@@ -55,7 +55,7 @@ Optimizer::Rule torch_optimizer(TorchOptimizerFactory make) {
 }
 
 TorchRule::TorchRule(TorchOptimizerFactory make) : make_(std::move(make)) {
-  const auto one = this->make({torch::zeros({1})});
+  const auto one = this->make({torch::zeros({1}, torch::kCPU)});
   text_ = name_of(*one);
   try {
     for (const auto& group : one->param_groups()) group.options().get_lr();

@@ -78,7 +78,8 @@ NamedTensors load_tensors(const Checkpoint& checkpoint, StateFile file) {
   const auto stored = checkpoint.file(name_of(file));
   NamedTensors tensors;
   for (const auto& entry : stored.tensors()) {
-    auto tensor = torch::empty(entry.shape, scalar_type_of(entry.type));
+    auto tensor =
+        torch::empty(entry.shape, torch::dtype(scalar_type_of(entry.type)).device(torch::kCPU));
     stored.read(entry, {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()});
     tensors.emplace_back(entry.name, std::move(tensor));
   }
@@ -88,7 +89,7 @@ NamedTensors load_tensors(const Checkpoint& checkpoint, StateFile file) {
 std::vector<std::byte> packed(const NamedTensors& tensors) {
   if (tensors.empty()) return {};
   c10::Dict<std::string, torch::Tensor> all;
-  for (const auto& [name, tensor] : tensors) all.insert(name, tensor);
+  for (const auto& [name, tensor] : tensors) all.insert(name, on_host(tensor));
   const auto bytes = torch::pickle_save(all);
   const auto* const begin = reinterpret_cast<const std::byte*>(bytes.data());
   return {begin, begin + bytes.size()};

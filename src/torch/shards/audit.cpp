@@ -101,7 +101,7 @@ void Audit::close(double weight, const ShardMetrics& metrics, const NamedTensors
   };
   const auto add_tensors = [&](std::string_view kind, const NamedTensors& tensors) {
     for (const auto& [name, tensor] : tensors) {
-      const auto bytes = resolved(tensor).contiguous();
+      const auto bytes = on_host(tensor).contiguous();
       add(kind, name, digest(bytes.data_ptr(), bytes.nbytes()));
     }
   };
@@ -120,7 +120,7 @@ void Audit::close(double weight, const ShardMetrics& metrics, const NamedTensors
   if (weight > 0) add_tensors("buffer", model_.buffers());
   add_tensors("state", states);
   prints_.push_back(std::move(print));
-  states_ = ShardStates();
+  states_ = ShardStates(model_.device());
   if (is_first && pair_.auditor != rank()) exchange_.protocol().post();
 }
 
@@ -171,7 +171,7 @@ void Audit::judge(StepFacts&) {
 
 void Audit::drop() noexcept {
   recording_ = repeating_ = is_due_ = false;
-  states_ = ShardStates();
+  states_ = ShardStates(model_.device());
   prints_.clear();
 }
 

@@ -1,7 +1,6 @@
 #include "torch/shards/shard_buffers.h"
 
 #include <fmt/format.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <cstring>
@@ -17,11 +16,6 @@
 
 namespace tutti {
 namespace {
-
-void copy_bytes(const torch::Tensor& to, const void* from) {
-  if (to.nbytes() > 0) std::memcpy(to.data_ptr(), from, to.nbytes());
-  to.unsafeGetTensorImpl()->bump_version();
-}
 
 /// The least `first_of(r)` that is not −1; −1 if all are.
 template <class FirstOf>
@@ -39,14 +33,15 @@ int worker_of_first(const ShardBoard& board, const FirstOf& first_of) {
 ShardBuffers::ShardBuffers(const WrappedModel& model, StepExchange& exchange,
                            const ShardBoard& board, const TrainerOptions& options,
                            std::int64_t first_shard, const ReplicaParameters* replicas,
-                           const KeeperBoard* keepers)
+                           const KeeperBoard* keepers, HostCopies* host)
     : exchange_(exchange),
       board_(board),
       replica_parameters_(replicas),
       first_shard_(first_shard),
       name_(options.name),
       deadline_(options.deadline),
-      buffers_(model.buffers()),
+      host_(host),
+      buffers_(host != nullptr ? host->buffers() : model.buffers()),
       logical_{{0, options.shards}},
       workers_per_shard_(exchange.options().workers_per_shard),
       keepers_(keepers),
@@ -78,6 +73,7 @@ ShardBuffers::ShardBuffers(const WrappedModel& model, StepExchange& exchange,
         logical_.size(), workers_per_shard_, options.name);
   }
   home_ = place();
+  fetch();
   varies_.resize(buffers_.size());
   keep();
   send_from_first_rank();
@@ -91,7 +87,12 @@ std::byte* ShardBuffers::published(int rank, std::size_t logical, std::size_t bu
          entries.front().offset;
 }
 
+void ShardBuffers::give() const {
+  if (host_ != nullptr) host_->give_buffers(std::vector<std::uint8_t>(buffers_.size(), 1));
+}
+
 void ShardBuffers::send_from_first_rank(const std::vector<std::uint8_t>& written) {
+  fetch();
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     const auto& tensor = buffers_[b].second;
     tutti::send_from_first_rank(exchange_.group(), buffers_[b], deadline_);
@@ -100,6 +101,7 @@ void ShardBuffers::send_from_first_rank(const std::vector<std::uint8_t>& written
     begin_[0][b] = tensor.detach().clone();
     spread(b);
   }
+  give();
 }
 
 void ShardBuffers::resume() {
@@ -111,6 +113,7 @@ void ShardBuffers::resume() {
     buffers_[b].second.unsafeGetTensorImpl()->bump_version();
     begin_[0][b] = buffers_[b].second.detach().clone();
   }
+  give();
 }
 
 NamedTensors ShardBuffers::tensors() const {
@@ -146,6 +149,7 @@ NamedTensors ShardBuffers::replica_tensors() const {
 }
 
 void ShardBuffers::require_untouched(std::size_t logical) const {
+  fetch();
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     const auto& [name, tensor] = buffers_[b];
     if (same_bytes(tensor, begin(logical, b))) continue;
@@ -164,14 +168,22 @@ void ShardBuffers::open(const StepFacts&) {
 }
 
 void ShardBuffers::restore(std::size_t logical) {
+  if (host_ != nullptr) host_->settle();
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     copy_bytes(buffers_[b].second, begin(logical, b).data_ptr());
+  }
+  give();
+}
+
+void ShardBuffers::drop() noexcept {
+  try {
+    restore();
+  } catch (...) {  // the device has failed: its next call says so
   }
 }
 
 /// `value_of(buffer)` is what the shard has left; null where another one of the workers that
 /// compute it has that.
-template <class ValueOf>
 void ShardBuffers::take(std::size_t logical, const ValueOf& value_of, bool is_first,
                         bool is_first_of_logical) {
   if (mean_) {
@@ -193,79 +205,13 @@ void ShardBuffers::take(std::size_t logical, const ValueOf& value_of, bool is_fi
 }
 
 void ShardBuffers::take(std::size_t logical, bool is_first, bool is_first_of_logical) {
+  fetch();
   const auto value_of = [&](std::size_t b) { return buffers_[b].second.const_data_ptr(); };
   take(logical, value_of, is_first, is_first_of_logical);
 }
 
 void ShardBuffers::skip() {
   if (mean_) mean_->skip();
-}
-
-void ShardBuffers::enter(const std::vector<std::pair<std::int64_t, torch::Tensor>>& changed) {
-  move_back();
-  for (const auto& item : changed) varies_[static_cast<std::size_t>(item.first)] = 1;
-  for (std::size_t b = 0; b < buffers_.size(); ++b) {
-    if (varies_[b] != 0) move(b, begin(0, b).clone(), c10::VariableVersion(0));
-  }
-  for (const auto& [b, value] : changed) {
-    copy_bytes(buffers_[static_cast<std::size_t>(b)].second, value.const_data_ptr());
-  }
-}
-
-void ShardBuffers::move(std::size_t buffer, const torch::Tensor& memory,
-                        const c10::VariableVersion& version) const {
-  const torch::NoGradGuard no_grad;
-  const auto& tensor = buffers_[buffer].second;
-  tensor.set_data(memory);
-  torch::autograd::impl::set_version_counter(tensor, version);
-}
-
-ShardBuffers::Place ShardBuffers::place() const {
-  Place place;
-  for (const auto& item : buffers_) {
-    place.memory.push_back(item.second.variable_data());
-    place.versions.push_back(torch::autograd::impl::version_counter(item.second));
-  }
-  return place;
-}
-
-void ShardBuffers::put_back(const Place& place) {
-  for (std::size_t b = 0; b < buffers_.size(); ++b) move(b, place.memory[b], place.versions[b]);
-}
-
-void ShardBuffers::move_back() noexcept {
-  for (std::size_t b = 0; b < buffers_.size(); ++b) {
-    if (buffers_[b].second.const_data_ptr() != home_.memory[b].const_data_ptr()) {
-      move(b, home_.memory[b], home_.versions[b]);
-    }
-  }
-}
-
-std::vector<torch::Tensor> ShardBuffers::changes() {
-  std::vector<torch::Tensor> changed(buffers_.size());
-  for (std::size_t b = 0; b < buffers_.size(); ++b) {
-    const auto& tensor = buffers_[b].second;
-    if (same_bytes(tensor, begin(0, b))) continue;
-    changed[b] = tensor.detach().clone();
-    varies_[b] = 1;
-  }
-  return changed;
-}
-
-void ShardBuffers::take_changes(std::span<const std::optional<std::vector<torch::Tensor>>> shards,
-                                std::span<const std::uint8_t> hands_in) {
-  bool is_first = true;
-  for (const auto& shard : shards) {
-    if (!shard) {
-      skip();
-      continue;
-    }
-    const auto value_of = [&](std::size_t b) -> const void* {
-      if (hands_in[b] == 0) return nullptr;
-      return ((*shard)[b].defined() ? (*shard)[b] : begin(0, b)).const_data_ptr();
-    };
-    take(0, value_of, std::exchange(is_first, false), false);
-  }
 }
 
 int ShardBuffers::keeper_of(int first, std::size_t buffer) const {

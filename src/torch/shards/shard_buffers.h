@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,6 +24,7 @@
 #include "sync/step/shard_board.h"
 #include "sync/step/step_exchange.h"
 #include "sync/step/step_part.h"
+#include "torch/model/host_copies.h"
 #include "torch/model/wrapped_model.h"
 #include "torch/shards/keeper_board.h"
 #include "tutti/trainer.h"
@@ -35,11 +37,12 @@ class ReplicaParameters;
 class ShardBuffers : public StepPart {
  public:
   /// Sends rank 0's buffers to all. `first_shard` is this worker's. `keepers`, null without a
-  /// pipeline, have the buffers behind the parameters; `replicas` may be null. Keeps references.
-  /// Collective.
+  /// pipeline, have the buffers behind the parameters; `replicas` may be null, and so is `host`
+  /// where the model is on the CPU: else values are read and written in its copies. Keeps
+  /// references. Collective.
   ShardBuffers(const WrappedModel& model, StepExchange& exchange, const ShardBoard& board,
                const TrainerOptions& options, std::int64_t first_shard,
-               const ReplicaParameters* replicas, const KeeperBoard* keepers);
+               const ReplicaParameters* replicas, const KeeperBoard* keepers, HostCopies* host);
 
   /// Rank 0's present values become those of the step's begin; per-replica ones that were
   /// `written`, or differ from the last step's values, become those of all logical workers.
@@ -86,8 +89,13 @@ class ShardBuffers : public StepPart {
   /// Sets the values after the step. Those of dropped logical workers stay; where an averaging is
   /// due, per-replica ones are made equal: means of the copies, or the first's.
   void apply(const StepFacts& step) override;
-  void drop() noexcept override { restore(); }
+  void commit(StepFacts& step) override {
+    if (host_ != nullptr) host_->report(step.report);
+  }
+  void drop() noexcept override;
 
+  /// Between steps: where the model's values are for those that read or write memory, by name.
+  const NamedTensors& memory() const { return buffers_; }
   /// The values that the last step left, the first logical worker's where they are per replica.
   NamedTensors tensors() const;
   /// Per-replica buffers of all logical workers but the first, named "logical.1/0.running_mean".
@@ -101,13 +109,19 @@ class ShardBuffers : public StepPart {
   }
   void move(std::size_t buffer, const torch::Tensor& memory,
             const c10::VariableVersion& version) const;
+  /// On a device: what the program has queued there is done, and its values are in buffers_.
+  void fetch() const {
+    if (host_ != nullptr) host_->fetch_buffers();
+  }
+  /// On a device: values of buffers_ become the model's.
+  void give() const;
   void keep();
   void spread(std::size_t buffer);
   /// The rank among those of `first`'s shards that has changed the buffer; −1: none has.
   int keeper_of(int first, std::size_t buffer) const;
   /// Where that worker publishes its value, of that logical worker where there are several.
   std::byte* published(int rank, std::size_t logical, std::size_t buffer) const;
-  template <class ValueOf>
+  using ValueOf = std::function<const void*(std::size_t buffer)>;
   void take(std::size_t logical, const ValueOf& value_of, bool is_first, bool is_first_of_logical);
   void finish(std::size_t logical, bool per_replica, int first);
   void become_one(std::size_t buffer);
@@ -118,7 +132,8 @@ class ShardBuffers : public StepPart {
   std::int64_t first_shard_;
   std::string name_;  ///< of the Trainer, in errors
   std::optional<std::chrono::milliseconds> deadline_;
-  NamedTensors buffers_;
+  HostCopies* host_;                  ///< null where the model is on the CPU
+  NamedTensors buffers_;              ///< the model's, or the host's copies of them
   Place home_;                        ///< outside of shards
   std::vector<std::uint8_t> varies_;  ///< shards have values of their own
   std::vector<BufferRule> rules_;

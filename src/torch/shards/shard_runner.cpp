@@ -11,6 +11,7 @@
 #include "comm/group_state.h"
 #include "job/alone.h"
 #include "run/data/leaf_seed.h"
+#include "torch/model/resolved.h"
 #include "torch/shards/trainer_settings.h"
 #include "tutti/error.h"
 
@@ -20,7 +21,7 @@ ShardRunner::ShardRunner(const Parts& parts, Options options)
     : parts_(parts),
       options_(std::move(options)),
       zero_copy_(parts.exchange),
-      intake_(parts.model, parts.exchange, parts.sources, &zero_copy_) {}
+      intake_(parts.model, parts.exchange, parts.sources, &zero_copy_, parts.host) {}
 
 void ShardRunner::attach() {
   const auto& model = parts_.model;
@@ -44,6 +45,7 @@ void ShardRunner::open(std::int64_t step, double loss_scale) {
 }
 
 void ShardRunner::run(const Trainer::Compute& compute) {
+  program_ = ProgramThread::own();
   if (parts_.classifiers != nullptr) return run_with_all(compute);
   const auto& mine = options_.mine;
   for (auto s = mine.begin; s < mine.end; ++s) run_shard(s, compute);
@@ -83,10 +85,6 @@ void ShardRunner::join() noexcept {
     // What has failed before is what is said.
   }
   parts_.classifiers->drop();
-}
-
-std::uint64_t ShardRunner::seed_of(std::int64_t shard) const {
-  return leaf_seed(options_.seed, step_, shard);
 }
 
 void ShardRunner::run_shard(std::int64_t index, const Trainer::Compute& compute) {
@@ -201,6 +199,14 @@ void ShardRunner::end_leaf(bool runs) {
   if (runs) note_ran(0);
 }
 
+/// A backward that has thrown may have left a hook running, on a thread of a device.
+void ShardRunner::drop() noexcept {
+  const std::lock_guard lock(hooking_);
+  in_backward_ = false;
+  redirect_ = nullptr;
+  intake_.drop();
+}
+
 std::string ShardRunner::where() const {
   return fmt::format("shard {} of Trainer \"{}\"", shard_, options_.name);
 }
@@ -213,6 +219,7 @@ void ShardRunner::take_gradients(const ShardAnswer& answer) {
     }
     if (answer.kind_ == ShardAnswer::Kind::loss) run_backward(answer.loss_);
     if (answer.kind_ == ShardAnswer::Kind::gradients) hand_in(answer.gradients_);
+    intake_.settle();
   });
 }
 
@@ -255,47 +262,22 @@ void ShardRunner::hand_in(const std::vector<torch::Tensor>& gradients) {
           fmt::format("shard {}: the gradient of \"{}\" has another shape or type", shard_,
                       parts_.model.name(p)));
     }
+    if (gradients[p].device() != tensor.device()) {
+      throw InvalidArgument(fmt::format(
+          "shard {}: the gradient of \"{}\" is on {}, and the "
+          "parameter on {}",
+          shard_, parts_.model.name(p), gradients[p].device().str(), tensor.device().str()));
+    }
     gradient(p, scaled(gradients[p]));
   }
   in_backward_ = false;
 }
 
-std::vector<std::int64_t> ShardRunner::indices(const DataRequest& request, std::int64_t shard) {
-  // The audited shard may be another worker's: how workers ask is compared when all have run.
-  if (!repeats()) parts_.notes.require_as_before(request, shard);
-  parts_.data.check(request);
-  if (!repeats()) parts_.notes.ask(request, shard);
-  return parts_.data.indices(request, shard);
-}
-
-torch::Tensor ShardRunner::state_of(std::int64_t shard, const std::string& name,
-                                    const ShardStates::Init& init) {
-  if (options_.in_stages) {
-    throw Unsupported(fmt::format(
-        "shard {}: a state (\"{}\") in a pipeline, where several workers have the shard", shard,
-        name));
-  }
-  return (repeats() ? parts_.audit->states() : parts_.states).of(shard, name, init);
-}
-
-std::function<std::optional<std::vector<std::int64_t>>()> ShardRunner::coming_indices(
-    const DataRequest& request, std::int64_t shard) const {
-  parts_.data.check(request);
-  if (repeats()) shard = options_.mine.end - 1;  // this worker's own are over
-  return
-      [order = parts_.data, request, shard, mine = options_.mine, shards = options_.shards,
-       epoch = parts_.data.position().epoch]() mutable -> std::optional<std::vector<std::int64_t>> {
-        if (mine.count() == 0 || order.position().epoch != epoch) return {};
-        if (++shard == mine.end) {
-          order.advance(request, shards);
-          shard = mine.begin;
-          if (order.position().epoch != epoch) return {};
-        }
-        return order.indices(request, shard);
-      };
-}
-
+/// Of a model on a device, by a thread of libtorch's.
 void ShardRunner::gradient(std::size_t parameter, const torch::Tensor& value) {
+  const std::lock_guard lock(hooking_);
+  std::optional<WorksFor> works;
+  if (parts_.host != nullptr) works.emplace(program_);
   if (!in_backward_) {
     throw InvalidArgument(fmt::format(
         "a backward reached parameter \"{}\" of Trainer \"{}\" outside of its steps: in a step, "
@@ -324,8 +306,10 @@ void ShardRunner::gradient(std::size_t parameter, const torch::Tensor& value) {
     parts_.audit->gradient(parameter, laid_out.hash());
   }
   if (!counts) return;
-  const auto& values = laid_out.values();
-  parts_.notes.same_shards().add(parameter, values.const_data_ptr(), values.nbytes());
+  if (auto& same = parts_.notes.same_shards(); same.looks()) {
+    const auto values = on_host(laid_out.values());
+    same.add(parameter, values.const_data_ptr(), values.nbytes());
+  }
   intake_.write(parameter, laid_out, true, loss_scale_);
 }
 

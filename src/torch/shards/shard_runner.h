@@ -3,7 +3,8 @@
 // Computes this worker's shards of a step: calls their closures, runs their backwards, and hands
 // their gradients to the step exchange, as leaves.
 //
-// Threads: one. Failure: what closures throw, and InvalidArgument or Unsupported for a gradient
+// Threads: one; hooks of a model on a device are called by another one, while that waits.
+// Failure: what closures throw, and InvalidArgument or Unsupported for a gradient
 // that cannot be taken; the step is to be dropped then.
 
 #include <torch/torch.h>
@@ -11,10 +12,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/helper_thread.h"
 #include "run/data/data_order.h"
 #include "sync/plan/assignment.h"
 #include "sync/step/gradient_source.h"
@@ -51,6 +54,7 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
     StepNotes& notes;
     DataOrder& data;
     TrainedClassifiers* classifiers;  ///< null without
+    HostCopies* host;                 ///< null where the model is on the CPU
   };
   struct Options {
     std::string name = {};  ///< of the Trainer, in errors
@@ -77,10 +81,7 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   /// Computes this worker's shards, and once more the one that it audits.
   void run(const Trainer::Compute& compute);
   /// Whatever was computed has failed.
-  void drop() noexcept {
-    in_backward_ = false;
-    redirect_ = nullptr;
-  }
+  void drop() noexcept;
 
   // ---- a shard in parts, as the stages of a pipeline compute it ----
 
@@ -149,6 +150,8 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   double loss_scale_ = 1;
   std::vector<std::uint8_t> active_;  ///< by parameter; empty: the step is about all
   std::int64_t shard_ = 0;            ///< being computed
+  std::mutex hooking_;                ///< held while a gradient is taken
+  ProgramThread program_;             ///< that runs the shards
   bool in_backward_ = false;          ///< of a shard
   Redirect redirect_;                 ///< while one of a pipeline runs
   bool joins_ = false;                ///< see announce()

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/number.h"
+#include "torch/model/random_state.h"
 #include "torch/run/stored_tensors.h"
 #include "tutti/error.h"
 
@@ -32,17 +33,28 @@ torch::Tensor ShardStates::of(std::int64_t shard, const std::string& name, const
   if (const auto found = working_.find(key); found != working_.end()) return found->second;
   const auto last = committed_.find(key);
   torch::Tensor value = last != committed_.end() ? last->second : init();
-  if (!value.defined() || value.layout() != torch::kStrided || !value.device().is_cpu()) {
-    throw InvalidArgument(
-        fmt::format("shard {}: state \"{}\" must be a dense tensor on the CPU", shard, name));
+  if (packed_.contains(key)) value = moved(value, init);
+  if (!value.defined() || value.layout() != torch::kStrided ||
+      (!value.device().is_cpu() && value.device() != device_)) {
+    throw InvalidArgument(fmt::format("shard {}: state \"{}\" must be a dense tensor on the CPU{}",
+                                      shard, name,
+                                      device_.is_cpu() ? "" : " or on " + device_.str()));
   }
   require_storable(fmt::format("shard {}: state \"{}\"", shard, name), value);
   return working_[key] = value.detach().clone(torch::MemoryFormat::Contiguous);
 }
 
+torch::Tensor ShardStates::moved(const torch::Tensor& value, const Init& init) const {
+  const RandomStateGuard guard(device_);
+  const auto first = init();
+  return first.defined() ? value.to(first.device()) : value;
+}
+
 void ShardStates::commit(const std::function<bool(std::int64_t shard)>& counts) {
   for (auto& [key, tensor] : working_) {
-    if (counts(*shard_of(key))) committed_[key] = tensor.detach();
+    if (!counts(*shard_of(key))) continue;
+    committed_[key] = tensor.detach();
+    packed_.erase(key);
   }
   working_.clear();
 }
@@ -70,9 +82,12 @@ NamedTensors ShardStates::unpack(std::span<const std::vector<std::byte>> workers
 void ShardStates::take(const NamedTensors& states, const ShardRange& mine) {
   committed_.clear();
   working_.clear();
+  packed_.clear();
   for (const auto& [key, tensor] : states) {
     const auto shard = shard_of(key);
-    if (shard && *shard >= mine.begin && *shard < mine.end) committed_[key] = tensor;
+    if (!shard || *shard < mine.begin || *shard >= mine.end) continue;
+    committed_[key] = tensor;
+    if (!device_.is_cpu()) packed_.insert(key);
   }
 }
 

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +25,9 @@ namespace tutti {
 class ShardStates {
  public:
   using Init = std::function<torch::Tensor()>;
+  /// Of a model on that device, on which states may be.
+  explicit ShardStates(c10::Device device = c10::kCPU) : device_(device) {}
+
   /// This step's copy of the shard's state; `init` makes the first value.
   torch::Tensor of(std::int64_t shard, const std::string& name, const Init& init);
 
@@ -41,7 +45,8 @@ class ShardStates {
   std::vector<std::byte> packed() const;
   /// The states of all shards, named "hidden/shard-3", ascending.
   static NamedTensors unpack(std::span<const std::vector<std::byte>> workers);
-  /// Takes those of the worker's shards, and forgets all others.
+  /// Takes those of the worker's shards, which were packed, and forgets all others. Each is on the
+  /// device on which its first value is made.
   void take(const NamedTensors& states, const ShardRange& mine);
   /// InvalidArgument for a name that is not of that form, or of a shard beyond the run's.
   static void check_names(const NamedTensors& states, std::int64_t shards);
@@ -51,8 +56,12 @@ class ShardStates {
   using Tensors = std::map<Key, torch::Tensor>;
   static NamedTensors some_of(const Tensors& tensors, std::int64_t shard);
 
+  torch::Tensor moved(const torch::Tensor& value, const Init& init) const;
+
+  c10::Device device_;
   Tensors committed_;
   Tensors working_;
+  std::set<Key> packed_;  ///< committed ones that came as bytes, and are on the CPU for that
 };
 
 }  // namespace tutti

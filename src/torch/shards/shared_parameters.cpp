@@ -13,27 +13,34 @@
 namespace tutti {
 
 SharedParameters::SharedParameters(const Group& group, const WrappedModel& model,
-                                   const SharedModel& shared)
+                                   const SharedModel& shared,
+                                   std::optional<std::chrono::milliseconds> deadline)
     : parameters_(model.parameters()) {
-  for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    auto& tensor = parameters_[p].second;
-    if (group.rank() == 0 && tensor.nbytes() > 0) {
-      std::memcpy(shared.value(p), tensor.data_ptr(), tensor.nbytes());
-    }
+  if (!model.device().is_cpu()) {
+    device_ = std::make_unique<DeviceParameters>(group, model, shared, deadline);
   }
+  places_.resize(parameters_.size());
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const auto& tensor = parameters_[p].second;
+    places_[p] = tensor.const_data_ptr();
+    if (group.rank() != 0 || device_ || tensor.nbytes() == 0) continue;
+    std::memcpy(shared.value(p), tensor.data_ptr(), tensor.nbytes());
+  }
+  if (group.rank() == 0) take_written();
   group.barrier({.label = "parameters"});
   copy_to_hosts(group, shared.memory().data(), shared.bytes(), {.label = "parameters"});
   was_written_.resize(parameters_.size());
-  places_.resize(parameters_.size());
   before_.resize(parameters_.size());
   spoiled_.resize(parameters_.size());
+  give_all();
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    lay(p, shared);
+    if (!device_) lay(p, shared);
     versions_.push_back(static_cast<std::int64_t>(parameters_[p].second._version()));
   }
 }
 
 SharedParameters::~SharedParameters() {
+  if (device_) return;
   std::size_t p = 0;
   try {
     for (; p < parameters_.size(); ++p) take_back(p);
@@ -142,6 +149,41 @@ void SharedParameters::run_closure(const std::function<void()>& closure,
 }
 
 void SharedParameters::written() {
+  give_all();
+  note_written();
+}
+
+/// Those that are where they were put.
+std::vector<std::uint32_t> SharedParameters::in_place() const {
+  std::vector<std::uint32_t> parameters;
+  for (std::uint32_t p = 0; p < parameters_.size(); ++p) {
+    if (parameters_[p].second.const_data_ptr() == places_[p]) parameters.push_back(p);
+  }
+  return parameters;
+}
+
+void SharedParameters::give_all() {
+  if (device_) device_->give(in_place());
+}
+
+void SharedParameters::take_written() {
+  if (device_) device_->take(in_place());
+}
+
+/// On a device the values of all others are there.
+void SharedParameters::commit(StepFacts& step) {
+  if (device_) {
+    std::vector<std::uint32_t> touched;
+    for (std::uint32_t p = 0; p < parameters_.size(); ++p) {
+      if (step.touched[p] != 0) touched.push_back(p);
+    }
+    device_->give(touched);
+    device_->add_costs(step.report);
+  }
+  note_written();
+}
+
+void SharedParameters::note_written() {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     bump(p);
     was_written_[p] = false;

@@ -1,7 +1,8 @@
 #pragma once
 
-// A model's parameters as views of the one copy that all workers of a host share, and whether
-// anybody but Tutti has written to them. When it ends, each worker's have memory of their own.
+// A model's parameters as views of the one copy that all workers of a host share, or, on a device,
+// as each worker's copies of it (device_parameters.h), and whether anybody but Tutti has written to
+// them. When it ends, each worker's have memory of their own.
 //
 // What a closure (of a shard, of a batch of an evaluation) has changed is spoiled: its value
 // depends on which worker computed what, so that nothing takes it over but values that are written
@@ -11,8 +12,10 @@
 
 #include <torch/torch.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,6 +25,7 @@
 #include "sync/step/step_part.h"
 #include "sync/update/shared_model.h"
 #include "torch/model/wrapped_model.h"
+#include "torch/shards/device_parameters.h"
 #include "tutti/group.h"
 
 namespace tutti {
@@ -29,8 +33,9 @@ namespace tutti {
 class SharedParameters : public StepPart {
  public:
   /// Rank 0's values move into `shared`, and every worker's tensors onto it: their addresses change
-  /// here, and with show(), and never else. Collective.
-  SharedParameters(const Group& group, const WrappedModel& model, const SharedModel& shared);
+  /// here, and with show(), and never else; those of tensors on a device never. Collective.
+  SharedParameters(const Group& group, const WrappedModel& model, const SharedModel& shared,
+                   std::optional<std::chrono::milliseconds> deadline);
   /// Every tensor that still lies where it was put gets memory of its own, with the same values:
   /// what is done to the model from now on, each worker does for itself. Where there is no memory
   /// for that, an error is logged.
@@ -56,7 +61,17 @@ class SharedParameters : public StepPart {
   bool was_written(std::size_t parameter) const;
   /// All values may have changed, and are good: torch's checks for stale saved tensors get to know.
   void written();
-  void commit(StepFacts&) override { written(); }
+  /// The program has written to this worker's tensors, and may have to all of them: the one copy is
+  /// to have their values.
+  void take_written();
+  /// Where the tensors are copies of the one: the first that has other bytes.
+  std::optional<std::size_t> differing() const {
+    return device_ ? device_->differing() : std::nullopt;
+  }
+  void publish() override {
+    if (device_) device_->settle();
+  }
+  void commit(StepFacts& step) override;
   void resume() override { written(); }
   /// The tensors of these parameters are views of that copy from now on: for torch they are the
   /// same tensors as before, with other values.
@@ -66,6 +81,9 @@ class SharedParameters : public StepPart {
   void lay(std::size_t parameter, const SharedModel& copy);
   void take_back(std::size_t parameter);
   void bump(std::size_t parameter);
+  void note_written();
+  void give_all();
+  std::vector<std::uint32_t> in_place() const;
   struct Seen {
     const void* place = nullptr;
     std::uint32_t version = 0;
@@ -75,7 +93,8 @@ class SharedParameters : public StepPart {
   std::optional<std::size_t> spoil_changed();
 
   NamedTensors parameters_;
-  std::vector<const void*> places_;  ///< where each was put last
+  std::unique_ptr<DeviceParameters> device_;  ///< null where the model is on the CPU
+  std::vector<const void*> places_;           ///< where each was put last
   std::vector<std::int64_t> versions_;
   std::vector<bool> was_written_;  ///< before they showed other values
   std::vector<Seen> before_;       ///< the closure that runs

@@ -23,6 +23,8 @@ void require_options(const TrainerOptions& options);
 /// Whether logical workers may have parameters of their own, and which those are.
 bool has_per_replica(const TrainerOptions& options);
 ParameterRoles roles_of(const TrainerOptions& options);
+/// Unsupported where the model is on a device and what is asked for is offered on the CPU alone.
+void require_offered_there(const TrainerOptions& options, const WrappedModel& model);
 /// Throws InvalidArgument where per-replica parameters, owners and other options contradict each
 /// other.
 void require_per_replica(const TrainerOptions& options, const WrappedModel& model);

@@ -165,4 +165,18 @@ void require_rules(const TrainerOptions& options, const Optimizer& optimizer,
   }
 }
 
+void require_offered_there(const TrainerOptions& options, const WrappedModel& model) {
+  if (model.device().is_cpu()) return;
+  const auto refuse = [&](const std::string& what) {
+    throw Unsupported(fmt::format("{} in a Trainer of a model on {}: \"{}\" has to be on the CPU",
+                                  what, model.device().str(), options.name));
+  };
+  if (options.pipeline) refuse("a pipeline");
+  if (options.compression.codec) refuse(fmt::format("codec {}", options.compression.codec->name()));
+  if (has_per_replica(options)) refuse(who_is_per_replica(options));
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    if (model.row_sparse(p)) refuse(fmt::format("row-sparse parameter \"{}\"", model.name(p)));
+  }
+}
+
 }  // namespace tutti

@@ -10,9 +10,9 @@
 
 namespace tutti {
 
-ValueCheck::ValueCheck(StepExchange& exchange, const WrappedModel& model, std::int64_t every,
-                       std::string name)
-    : exchange_(exchange), model_(model), every_(every), name_(std::move(name)) {}
+ValueCheck::ValueCheck(StepExchange& exchange, const WrappedModel& model, SharedParameters& shown,
+                       std::int64_t every, std::string name)
+    : exchange_(exchange), model_(model), shown_(shown), every_(every), name_(std::move(name)) {}
 
 void ValueCheck::add(const SharedModel& copy, const std::vector<std::uint32_t>& parameters) {
   const auto& team = exchange_.nodes().team();
@@ -48,6 +48,12 @@ void ValueCheck::judge(StepFacts&) {
         "does not count (data(), a pointer); all workers share it, so each one's change would "
         "count: change values inside trainer.edit()",
         model_.name(pieces_[i].range.parameter), name_));
+  }
+  if (const auto p = shown_.differing()) {
+    throw InvalidArgument(fmt::format(
+        "parameter \"{}\" of \"{}\" was changed on this worker, between steps or by a shard, in a "
+        "way that torch does not count (data(), a pointer): change values inside trainer.edit()",
+        model_.name(*p), name_));
   }
   exchange_.protocol().barrier("the check of parameters in");
 }

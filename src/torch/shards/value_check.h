@@ -3,7 +3,7 @@
 // Finds what was written to a Trainer's parameters between its steps in ways that torch does not
 // count: through data(), a pointer, an older view. In some steps each worker digests its share of
 // the one copy that all read when the step before is over, and again when all shards of the step
-// have run.
+// have run; one whose tensors are copies of it on a device compares those.
 //
 // Threads: one. Failure: InvalidArgument names the parameter.
 
@@ -16,14 +16,15 @@
 #include "sync/step/step_part.h"
 #include "sync/update/shared_model.h"
 #include "torch/model/wrapped_model.h"
+#include "torch/shards/shared_parameters.h"
 
 namespace tutti {
 
 class ValueCheck : public StepPart {
  public:
   /// Checks in the steps of is_checked_step() from 2 on. Keeps references. `name` is the Trainer's.
-  ValueCheck(StepExchange& exchange, const WrappedModel& model, std::int64_t every,
-             std::string name);
+  ValueCheck(StepExchange& exchange, const WrappedModel& model, SharedParameters& shown,
+             std::int64_t every, std::string name);
   /// These parameters of that copy are looked at as well.
   void add(const SharedModel& copy, const std::vector<std::uint32_t>& parameters);
 
@@ -45,6 +46,7 @@ class ValueCheck : public StepPart {
 
   StepExchange& exchange_;
   const WrappedModel& model_;
+  SharedParameters& shown_;
   std::int64_t every_;
   std::string name_;
   std::vector<Piece> pieces_;

@@ -8,6 +8,11 @@
 namespace tutti {
 
 torch::Tensor FoldedGradients::of(std::size_t parameter, const Verdict& verdict) {
+  const auto gradient = on_host(parameter, verdict);
+  return gradient.defined() ? gradient.to(model_.device()) : gradient;
+}
+
+torch::Tensor FoldedGradients::on_host(std::size_t parameter, const Verdict& verdict) {
   if (!exchange_.nodes().touched(parameter)) return {};
   const auto p = static_cast<std::uint32_t>(parameter);
   if (model_.is_per_replica(parameter)) return replicas_->gradient(p);
@@ -19,7 +24,8 @@ torch::Tensor FoldedGradients::of(std::size_t parameter, const Verdict& verdict)
     rows_.read_rows(p, [&](const RowList& some) { rows.append(some); });
     return rows.tensor(type);
   }
-  auto gradient = torch::empty_strided(tensor.sizes(), tensor.strides(), type);
+  auto gradient = torch::empty_strided(tensor.sizes(), tensor.strides(),
+                                       torch::dtype(type).device(torch::kCPU));
   update_.read_gradient(verdict, p, static_cast<std::byte*>(gradient.data_ptr()));
   return gradient;
 }
@@ -33,7 +39,7 @@ double FoldedGradients::norm(const Verdict& verdict) {
       total += rows_.squares_of(static_cast<std::uint32_t>(p));
       continue;
     }
-    if (!model_.is_per_replica(p)) total += squares_of(of(p, verdict));
+    if (!model_.is_per_replica(p)) total += squares_of(on_host(p, verdict));
   }
   if (replicas_ != nullptr) total += replicas_->squares();
   return std::sqrt(total);

@@ -25,12 +25,14 @@ class FoldedGradients {
                   PartitionedUpdate& update, ReplicaParameters* replicas)
       : model_(model), exchange_(exchange), rows_(rows), update_(update), replicas_(replicas) {}
 
-  /// Undefined if no shard touched the parameter.
+  /// On the model's device. Undefined if no shard touched the parameter.
   torch::Tensor of(std::size_t parameter, const Verdict& verdict);
   /// Over all parameters, before clipping.
   double norm(const Verdict& verdict);
 
  private:
+  torch::Tensor on_host(std::size_t parameter, const Verdict& verdict);
+
   const WrappedModel& model_;
   const StepExchange& exchange_;
   RowGradients& rows_;

@@ -65,7 +65,7 @@ void ReplicasRunPart::hash(Sha256& hash) const {
 // ---- buffers ----
 
 void BuffersRunPart::list(StateTensors& tensors) const {
-  append_views(tensors[StateFile::buffers], model_.buffers());
+  append_views(tensors[StateFile::buffers], buffers_.memory());
   const auto replicas = buffers_.replica_tensors();
   if (!replicas.empty()) append_views(tensors[StateFile::per_replica], replicas);
 }

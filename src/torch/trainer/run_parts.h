@@ -43,14 +43,12 @@ class ReplicasRunPart : public RunPart {
 
 class BuffersRunPart : public RunPart {
  public:
-  /// Keeps references.
-  BuffersRunPart(const WrappedModel& model, const ShardBuffers& buffers)
-      : RunPart("buffers"), model_(model), buffers_(buffers) {}
+  /// Keeps a reference.
+  explicit BuffersRunPart(const ShardBuffers& buffers) : RunPart("buffers"), buffers_(buffers) {}
   void list(StateTensors& tensors) const override;
   void hash(Sha256& hash) const override;
 
  private:
-  const WrappedModel& model_;
   const ShardBuffers& buffers_;
 };
 

@@ -48,6 +48,17 @@ void warn_of_unused_groups(const StartLine& start) {
   }
 }
 
+/// Where the model is, and what it takes there and on the host.
+std::string text_of_device(const StartLine& start) {
+  if (start.model.device().is_cpu()) return "";
+  std::size_t bytes = 0;
+  for (const auto& item : start.model.parameters()) bytes += item.second.nbytes();
+  return fmt::format(
+      ", on {} by deterministic operators alone: {} of parameters for each worker there, {} of "
+      "parameters and optimizer state on each host",
+      start.model.device().str(), format_bytes(bytes), format_bytes(start.host_bytes));
+}
+
 /// Facts about this program, by which runs are not distinguished.
 std::string own_text(const StartLine& start) {
   const auto& options = start.options;
@@ -80,9 +91,10 @@ void log_start(const StartLine& start) {
   std::string shares;
   for (const auto& range : ranges) shares += fmt::format(" [{}, {})", range.begin, range.end);
   log_info(
-      fmt::format("trainer: {} parameters, {} workers, {} shards in a step; TUTTI_LOG=debug "
+      fmt::format("trainer: {} parameters, {} workers, {} shards in a step{}; TUTTI_LOG=debug "
                   "shows all settings",
-                  start.model.parameters().size(), start.group.size(), start.options.shards));
+                  start.model.parameters().size(), start.group.size(), start.options.shards,
+                  text_of_device(start)));
   log_debug(
       fmt::format("all settings of the trainer: {} parameters, {} workers, their shards{}{}{}",
                   start.model.parameters().size(), start.group.size(), shares, start.settings,

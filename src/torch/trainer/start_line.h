@@ -29,6 +29,7 @@ struct StartLine {
   const CodedGradients* coded;        ///< null without a codec
   std::size_t row_sparse;             ///< parameters
   const ReplicaParameters* replicas;  ///< null without
+  std::size_t host_bytes;             ///< of parameters and optimizer state
 };
 
 /// Rank 0 logs.

@@ -44,6 +44,7 @@ void edit_here(const TrainedModel& trained, const std::function<void()>& change,
   } catch (...) {
     error = std::current_exception();
   }
+  trained.parameters.take_written();
   trained.shared.refresh_masters();
   for (std::size_t b = 0; b < versions.size(); ++b) {
     written.buffers.push_back(buffers[b].second._version() != versions[b]);

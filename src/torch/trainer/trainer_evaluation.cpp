@@ -20,6 +20,7 @@
 #include "run/data/leaf_seed.h"
 #include "run/numbers/metric_exchange.h"
 #include "torch/model/resolved.h"
+#include "torch/model/same_bytes.h"
 #include "tutti/error.h"
 #include "tutti/share.h"
 
@@ -32,7 +33,12 @@ class KeptBuffers {
   explicit KeptBuffers(const NamedTensors& buffers) : buffers_(buffers) {
     for (const auto& item : buffers_) values_.push_back(item.second.detach().clone());
   }
-  ~KeptBuffers() { put_back(); }
+  ~KeptBuffers() {
+    try {
+      put_back();
+    } catch (...) {  // the device has failed: its next call says so
+    }
+  }
   KeptBuffers(const KeptBuffers&) = delete;
   KeptBuffers& operator=(const KeptBuffers&) = delete;
 
@@ -45,21 +51,19 @@ class KeptBuffers {
           fmt::format("{} gave buffer \"{}\" another shape or type", who, buffers_[b].first));
     }
   }
-  void put_back() const noexcept {
+  void put_back() const {
+    const torch::NoGradGuard no_grad;
     for (std::size_t b = 0; b < buffers_.size(); ++b) {
       const auto& tensor = buffers_[b].second;
-      const auto bytes = values_[b].nbytes();
-      const auto* const value = values_[b].const_data_ptr();
-      if (bytes == 0 || tensor.nbytes() != bytes) continue;
-      if (std::memcmp(tensor.const_data_ptr(), value, bytes) == 0) continue;
-      std::memcpy(tensor.data_ptr(), value, bytes);
-      tensor.unsafeGetTensorImpl()->bump_version();
+      if (tensor.nbytes() != values_[b].nbytes() || same_bytes(tensor, values_[b])) continue;
+      tensor.detach().copy_(values_[b]);
     }
   }
   std::uint64_t digest() const {
     std::uint64_t hash = 0;
     for (const auto& value : values_) {
-      hash = tutti::digest(value.const_data_ptr(), value.nbytes(), hash);
+      const auto bytes = on_host(value);
+      hash = tutti::digest(bytes.const_data_ptr(), bytes.nbytes(), hash);
     }
     return hash;
   }
@@ -126,7 +130,7 @@ std::uint64_t digest_of_moved(const WrappedModel& model) {
   } catch (const InvalidArgument&) {
     std::uint64_t hash = 0;
     for (const auto& [name, parameter] : model.parameters()) {
-      const auto values = resolved(parameter.detach()).contiguous();
+      const auto values = on_host(parameter.detach()).contiguous();
       hash = digest(values.data_ptr(), values.nbytes(), hash);
     }
     return std::max<std::uint64_t>(hash, 1);

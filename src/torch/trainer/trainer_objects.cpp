@@ -76,6 +76,15 @@ std::string refusal_with_split_layers(const TrainerOptions& options) {
   return "";
 }
 
+/// What workers read of the model, on the host.
+ModelMemory memory_of(const WrappedModel& model, const SharedModel& shared,
+                      const HostCopies* host) {
+  if (host == nullptr) return model.memory();
+  auto memory = host->memory();
+  for (std::size_t p = 0; p < memory.parameters.size(); ++p) memory.parameters[p] = shared.value(p);
+  return memory;
+}
+
 }  // namespace
 
 TrainerObjects::TrainerObjects(TrainerWorld& own_world)
@@ -87,10 +96,15 @@ TrainerObjects::TrainerObjects(TrainerWorld& own_world)
       between(group, options.deadline),
       data(options.seed, options.order) {
   const auto& optimizer = world.optimizer;
+  states = ShardStates(model.device());
   const auto& team = group.state()->team();
   require_options(options);
-  model.require_on_cpu();
   require_sound(model);
+  require_offered_there(options, model);
+  if (!model.device().is_cpu()) {
+    require_deterministic(model.device(), options.name);
+    deterministic = std::make_unique<DeterministicAlgorithms>();
+  }
   require_pipeline(options, group);
   if (options.logical_workers == 0) options.logical_workers = 1;  // whatever runs
   mine = assignment_of(options, group.size())[static_cast<std::size_t>(group.rank())];
@@ -105,6 +119,12 @@ TrainerObjects::TrainerObjects(TrainerWorld& own_world)
                                           .deadline = options.deadline,
                                           .refusal = refusal_with_split_layers(options)});
   if (classifiers) {
+    if (!model.device().is_cpu()) {
+      throw Unsupported(
+          fmt::format("split layers in a Trainer of a model on {}: \"{}\" has to be "
+                      "on the CPU",
+                      model.device().str(), options.name));
+    }
     if (options.pipeline) throw Unsupported("split layers with a pipeline (docs/pipeline.md)");
     leave_audits_out("its split layers' calls need all workers");
   }
@@ -122,7 +142,10 @@ TrainerObjects::TrainerObjects(TrainerWorld& own_world)
   shared = world.shared.get();
   parameters = world.parameters.get();
   model = WrappedModel(module, roles_of(options), "Trainer");
-  memory = model.memory();
+  if (!model.device().is_cpu()) {
+    host = std::make_unique<HostCopies>(model, group, options.deadline, options.name);
+  }
+  memory = memory_of(model, *shared, host.get());
   // The workers of a host have the same ones (see ValueCheck): its first one speaks for them.
   if (!group.state()->spans_hosts() || team.rank != 0) memory.parameters.clear();
   for (std::size_t p = 0; p < memory.parameters.size(); ++p) {
@@ -148,7 +171,8 @@ TrainerObjects::TrainerObjects(TrainerWorld& own_world)
   update = std::make_unique<PartitionedUpdate>(*exchange, *board, *shared, sources,
                                                std::move(rules.kernels), torch_optimizers.get(),
                                                options.clip);
-  values = std::make_unique<ValueCheck>(*exchange, model, options.desync_check_every, options.name);
+  values = std::make_unique<ValueCheck>(*exchange, model, *parameters, options.desync_check_every,
+                                        options.name);
   std::vector<std::uint32_t> all;
   for (std::uint32_t p = 0; p < model.parameters().size(); ++p) {
     if (!model.is_per_replica(p) || replicas->has_first()) all.push_back(p);
@@ -159,7 +183,7 @@ TrainerObjects::TrainerObjects(TrainerWorld& own_world)
     keepers = std::make_unique<KeeperBoard>(exchange->memory(), model, options.name);
   }
   buffers = std::make_unique<ShardBuffers>(model, *exchange, *board, options, mine.begin,
-                                           replicas.get(), keepers.get());
+                                           replicas.get(), keepers.get(), host.get());
   if (options.audit_every > 0) {
     audit =
         std::make_unique<Audit>(*exchange, model, states, assignment_of(options, group.size()),
@@ -185,7 +209,7 @@ TrainerObjects::TrainerObjects(TrainerWorld& own_world)
                          .workers_per_shard = workers_per_shard(options)});
   runner = std::make_shared<ShardRunner>(
       ShardRunner::Parts{model, *exchange, *parameters, sources, *board, *buffers, replicas.get(),
-                         audit.get(), states, *notes, data, classifiers.get()},
+                         audit.get(), states, *notes, data, classifiers.get(), host.get()},
       ShardRunner::Options{options.name, options.seed, options.shards, mine,
                            options.pipeline.has_value()});
   runner->attach();
@@ -201,7 +225,7 @@ TrainerObjects::TrainerObjects(TrainerWorld& own_world)
 void TrainerObjects::log_start() const {
   tutti::log_start({model, options, group, world.optimizer,
                     summary_of(settings_of(options, world.optimizer, model)), coded.get(),
-                    rows->parameters().size(), replicas.get()});
+                    rows->parameters().size(), replicas.get(), shared->bytes()});
 }
 
 void TrainerObjects::spread_from_first_rank() {
@@ -265,7 +289,7 @@ void TrainerObjects::list_run_parts() {
   state.add<ParametersRunPart>(plan, *shared, *update, state_names);
   if (coded) state.add<ResidualsRunPart>(plan, *coded);
   state.add<ReplicasRunPart>(replicas.get());
-  state.add<BuffersRunPart>(model, *buffers);
+  state.add<BuffersRunPart>(*buffers);
   state.add<AveragesRunPart>(plan, *shared, averages.get());
   state.add<ShardStatesRunPart>(states, options.shards, mine);
   state.add<ClassifiersRunPart>(classifiers.get());

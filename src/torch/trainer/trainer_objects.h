@@ -29,6 +29,8 @@
 #include "sync/update/partitioned_update.h"
 #include "sync/update/shared_model.h"
 #include "torch/classes/trained_classifiers.h"
+#include "torch/device/device_arithmetic.h"
+#include "torch/model/host_copies.h"
 #include "torch/model/wrapped_model.h"
 #include "torch/optim/tile_optimizers.h"
 #include "torch/pipeline/pipeline_runner.h"
@@ -72,6 +74,8 @@ struct TrainerObjects {
   WrappedModel model;
   BetweenSteps between;
   ShardRange mine;
+  std::unique_ptr<DeterministicAlgorithms> deterministic;  ///< null where the model is on the CPU
+  std::unique_ptr<HostCopies> host;                        ///< likewise
   std::unique_ptr<StepExchange> exchange;
   std::unique_ptr<ShardBoard> board;
   SharedModel* shared;                                ///< the World's

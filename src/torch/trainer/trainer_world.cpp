@@ -8,6 +8,7 @@
 #include "comm/group_state.h"
 #include "comm/host_copies.h"
 #include "memory/memory_need.h"
+#include "torch/device/device_arithmetic.h"
 #include "torch/model/tensor_at.h"
 #include "torch/model/threads.h"
 #include "torch/trainer/start_line.h"
@@ -29,13 +30,17 @@ TrainerWorld::TrainerWorld(const Group& own_group, torch::nn::Module& own_module
 void TrainerWorld::move_in(const WrappedModel& model, const Plan& own_plan,
                            const std::vector<std::vector<double>>& initial) {
   if (parameters) return;
-  if (group.rank() == 0) warn_of_aliases(model, options.name);
+  if (!model.device().is_cpu()) {
+    tell_of_shared_devices(group, model.device());
+  } else if (group.rank() == 0) {
+    warn_of_aliases(model, options.name);
+  }
   plan = own_plan;
   std::vector<int> states;
   for (const auto& values : initial) states.push_back(static_cast<int>(values.size()));
   shared = std::make_unique<SharedModel>(group, *plan, states, options.ema_decay > 0, options.name);
   require_memory();
-  parameters = std::make_unique<SharedParameters>(group, model, *shared);
+  parameters = std::make_unique<SharedParameters>(group, model, *shared, options.deadline);
   if (group.rank() == 0) {
     shared->refresh_masters();
     fill_initial_states(initial);
