@@ -21,6 +21,11 @@ std::size_t bytes_of(const NamedTensors& tensors) {
 
 }  // namespace
 
+void add_costs(StepReport& step, const DeviceCosts& costs) {
+  step.device_bytes += costs.bytes;
+  step.device_wait_seconds += costs.wait_seconds;
+}
+
 HostCopies::HostCopies(const WrappedModel& model, const Group& group,
                        std::optional<std::chrono::milliseconds> deadline, const std::string& name)
     : model_(model),
@@ -50,10 +55,8 @@ std::size_t HostCopies::parameter_bytes() const { return bytes_of(model_.paramet
 std::size_t HostCopies::bytes() const { return parameter_bytes() + bytes_of(model_.buffers()); }
 
 void HostCopies::report(StepReport& step) {
-  const auto costs = device_.costs();
-  const auto of_sums = sums_.costs();
-  step.device_bytes = costs.bytes + of_sums.bytes;
-  step.device_wait_seconds = costs.wait_seconds + of_sums.wait_seconds;
+  add_costs(step, device_.costs());
+  add_costs(step, sums_.costs());
 }
 
 ModelMemory HostCopies::memory() const {

@@ -23,6 +23,8 @@
 
 namespace tutti {
 
+void add_costs(StepReport& step, const DeviceCosts& costs);
+
 class HostCopies {
  public:
   /// Keeps a reference to `model`, which is on one device. `name` is in errors.
@@ -43,7 +45,7 @@ class HostCopies {
   std::string label(std::size_t parameter) const { return model_.label(parameter); }
   std::size_t parameter_bytes() const;
   std::size_t bytes() const;
-  /// Writes down what copies have cost since this was called last.
+  /// Adds what copies have cost since this was called last.
   void report(StepReport& step);
   /// The copies of buffers, by the buffers' names.
   NamedTensors buffers() const;

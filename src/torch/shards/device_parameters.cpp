@@ -42,12 +42,6 @@ void DeviceParameters::give(std::span<const std::uint32_t> parameters) {
   device_.current_stream_waits(device_.mark());
 }
 
-void DeviceParameters::add_costs(StepReport& report) {
-  const auto costs = device_.costs();
-  report.device_bytes += costs.bytes;
-  report.device_wait_seconds += costs.wait_seconds;
-}
-
 void DeviceParameters::settle() {
   device_.wait(device_.mark(), [] { return "copies of parameters"; });
 }

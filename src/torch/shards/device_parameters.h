@@ -19,6 +19,7 @@
 #include "sync/update/shared_model.h"
 #include "torch/device/registered_memory.h"
 #include "torch/device/torch_device.h"
+#include "torch/model/host_copies.h"
 #include "torch/model/wrapped_model.h"
 #include "tutti/group.h"
 #include "tutti/step_report.h"
@@ -43,7 +44,7 @@ class DeviceParameters {
   /// These values become those of this worker's copies.
   void take(std::span<const std::uint32_t> parameters);
   /// Adds what copies have cost since the last call.
-  void add_costs(StepReport& report);
+  void add_costs(StepReport& report) { tutti::add_costs(report, device_.costs()); }
   /// The first parameter whose copy has other bytes than its value.
   std::optional<std::size_t> differing();
 
