@@ -62,7 +62,13 @@ ParameterRules rules_of(const WrappedModel& model, const Optimizer& optimizer) {
 }
 
 /// Which option a Trainer cannot have with layers that are split over its workers, and why.
-std::string refusal_with_split_layers(const TrainerOptions& options) {
+std::string refusal_with_split_layers(const TrainerOptions& options, c10::Device where) {
+  if (!where.is_cpu()) {
+    return fmt::format(
+        "a model on {}: its workers exchange memory of the CPU, where all of the "
+        "model has to be",
+        where.str());
+  }
   if (options.averaging || options.per_replica) {
     return "parameters per replica: there is one copy of the layer for all";
   }
@@ -112,19 +118,14 @@ TrainerObjects::TrainerObjects(TrainerWorld& own_world)
   scale.factor = options.loss_scale.start;
   auto rules = rules_of(model, optimizer);
   state_names = std::move(rules.names);
-  classifiers = TrainedClassifiers::find(group, module,
-                                         {.name = options.name,
-                                          .shards = options.shards,
-                                          .clip = options.clip,
-                                          .deadline = options.deadline,
-                                          .refusal = refusal_with_split_layers(options)});
+  classifiers =
+      TrainedClassifiers::find(group, module,
+                               {.name = options.name,
+                                .shards = options.shards,
+                                .clip = options.clip,
+                                .deadline = options.deadline,
+                                .refusal = refusal_with_split_layers(options, model.device())});
   if (classifiers) {
-    if (!model.device().is_cpu()) {
-      throw Unsupported(
-          fmt::format("split layers in a Trainer of a model on {}: \"{}\" has to be "
-                      "on the CPU",
-                      model.device().str(), options.name));
-    }
     if (options.pipeline) throw Unsupported("split layers with a pipeline (docs/pipeline.md)");
     leave_audits_out("its split layers' calls need all workers");
   }
