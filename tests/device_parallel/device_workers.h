@@ -28,6 +28,14 @@ struct Numbers : torch::nn::Module {
   }
 };
 
+/// Its layers and a batch norm; the loss is whose model it is.
+struct Normed : torch::nn::Module {
+  torch::nn::Linear first{register_module("first", torch::nn::Linear(6, 17))};
+  torch::nn::BatchNorm1d norm{register_module("norm", torch::nn::BatchNorm1d(17))};
+  torch::nn::Linear second{register_module("second", torch::nn::Linear(17, 3))};
+  torch::nn::Linear never{register_module("never", torch::nn::Linear(3, 3))};
+};
+
 /// Bytes of parameters, buffers and of all gradients of the last step.
 template <class Model>
 std::string state_of(const Model& model) {

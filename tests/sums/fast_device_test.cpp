@@ -12,13 +12,8 @@ namespace {
 using test_device::Held;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-namespace nn = torch::nn;
 
-struct Net : nn::Module {
-  nn::Linear first{register_module("first", nn::Linear(6, 17))};
-  nn::BatchNorm1d norm{register_module("norm", nn::BatchNorm1d(17))};
-  nn::Linear second{register_module("second", nn::Linear(17, 3))};
-  nn::Linear never{register_module("never", nn::Linear(3, 3))};
+struct Net : Normed {
   torch::Tensor loss(std::uint64_t seed, std::int64_t begin, std::int64_t end, c10::Device where) {
     const Batch batch(12, seed);
     const auto hidden = norm(first(batch.x.slice(0, begin, end).to(where)));
