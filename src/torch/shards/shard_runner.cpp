@@ -273,7 +273,7 @@ void ShardRunner::hand_in(const std::vector<torch::Tensor>& gradients) {
   in_backward_ = false;
 }
 
-/// Of a model on a device, by a thread of libtorch's.
+/// Hooks of a model on a device call it by a thread of libtorch's, while the program's waits.
 void ShardRunner::gradient(std::size_t parameter, const torch::Tensor& value) {
   const std::lock_guard lock(hooking_);
   std::optional<WorksFor> works;

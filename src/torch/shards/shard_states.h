@@ -25,7 +25,7 @@ namespace tutti {
 class ShardStates {
  public:
   using Init = std::function<torch::Tensor()>;
-  /// Of a model on that device, on which states may be.
+  /// The model is on `device`, and a state there or on the CPU.
   explicit ShardStates(c10::Device device = c10::kCPU) : device_(device) {}
 
   /// This step's copy of the shard's state; `init` makes the first value.

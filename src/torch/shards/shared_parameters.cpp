@@ -153,7 +153,7 @@ void SharedParameters::written() {
   note_written();
 }
 
-/// Those that are where they were put.
+/// The parameters that still lie where they were put: the program may have moved others.
 std::vector<std::uint32_t> SharedParameters::in_place() const {
   std::vector<std::uint32_t> parameters;
   for (std::uint32_t p = 0; p < parameters_.size(); ++p) {
