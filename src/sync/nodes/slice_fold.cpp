@@ -10,9 +10,10 @@ namespace {
 
 constexpr std::size_t kMaxPrograms = 4096;
 
-/// Calls `run` with the tile that begins at the element.
-template <class Run>
-void run_tile(const Fold& whole, std::int64_t begin, const Run& run) {
+}  // namespace
+
+void run_part(const Fold& whole, std::int64_t begin, std::int64_t end,
+              const std::function<void(const Fold&)>& run) {
   const auto skip = [&](DType type) { return static_cast<std::size_t>(begin) * size_of(type); };
   std::vector<const void*> from;
   for (const auto* p : whole.sources) {
@@ -22,14 +23,12 @@ void run_tile(const Fold& whole, std::int64_t begin, const Run& run) {
   for (auto* p : whole.destinations) {
     to.push_back(static_cast<std::byte*>(p) + skip(whole.result_type));
   }
-  Fold tile = whole;
-  tile.sources = from;
-  tile.destinations = to;
-  tile.count = std::min(kFoldTile, whole.count - begin);
-  run(tile);
+  Fold part = whole;
+  part.sources = from;
+  part.destinations = to;
+  part.count = end - begin;
+  run(part);
 }
-
-}  // namespace
 
 std::vector<ElementRange> touched_share(const NodeStore& nodes,
                                         std::span<const std::uint32_t> parameters, int rank) {
@@ -53,10 +52,8 @@ void SliceFold::fold(const NodeSources& sources, std::int64_t begin, std::int64_
     if (is_wide) return wide_fold(blocks, nodes_.held().leaf_count(), part);
     tutti::fold(part);
   };
-  const auto& for_tiles = nodes_.for_tiles();
-  if (!for_tiles || work.count <= kFoldTile) return run(work);
-  for_tiles((work.count + kFoldTile - 1) / kFoldTile,
-            [&](std::int64_t tile) { run_tile(work, tile * kFoldTile, run); });
+  in_fold_tiles(nodes_.for_tiles(), work.count,
+                [&](std::int64_t begin, std::int64_t end) { run_part(work, begin, end, run); });
 }
 
 Fold SliceFold::fold_of(const NodeSources& sources, std::int64_t begin, std::int64_t end) {

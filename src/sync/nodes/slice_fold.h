@@ -8,6 +8,7 @@
 // workers must be published.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -23,6 +24,10 @@ namespace tutti {
 /// A worker's share of those of the given parameters that are touched, and partitioned.
 std::vector<ElementRange> touched_share(const NodeStore& nodes,
                                         std::span<const std::uint32_t> parameters, int rank);
+
+/// Calls `run` with elements [begin, end) of `whole`.
+void run_part(const Fold& whole, std::int64_t begin, std::int64_t end,
+              const std::function<void(const Fold&)>& run);
 
 class SliceFold {
  public:

@@ -7,7 +7,8 @@
 
 namespace tutti {
 
-static_assert(kTile == kNormBlock, "owners hold whole blocks of a norm");
+static_assert(kTile == kNormBlock && kFoldTile % kTile == 0,
+              "owners, and threads, have whole blocks of a norm");
 
 ArraySource::ArraySource(NodeStore& nodes, std::vector<std::uint32_t> parameters)
     : nodes_(nodes), parameters_(std::move(parameters)), tile_(kTile * sizeof(double)) {}
@@ -46,10 +47,15 @@ void ArraySource::keep(std::span<const ElementRange> owned, const Squares& squar
     auto* const to = kept_at(nodes_.team().rank, range);
     fold_to(range, to, true);
     if (!squares) continue;
-    const auto blocks = tiles_of(range).size();
-    squares_of_blocks(
-        to, entry_of(range.parameter).node_type, range.end - range.begin,
-        squares(range.parameter).subspan(static_cast<std::size_t>(range.begin / kTile), blocks));
+    const auto type = entry_of(range.parameter).node_type;
+    const auto blocks =
+        squares(range.parameter).subspan(static_cast<std::size_t>(range.begin / kTile));
+    in_fold_tiles(
+        nodes_.for_tiles(), range.end - range.begin, [&](std::int64_t begin, std::int64_t end) {
+          squares_of_blocks(to + static_cast<std::size_t>(begin) * size_of(type), type, end - begin,
+                            blocks.subspan(static_cast<std::size_t>(begin / kTile),
+                                           static_cast<std::size_t>(tiles_of(end - begin))));
+        });
   }
 }
 

@@ -135,17 +135,27 @@ void PartitionedUpdate::visit(SourceShare& share, const ElementRange& range, con
 void PartitionedUpdate::run_kernel(SourceShare& share, const ElementRange& range,
                                    const Verdict& verdict, double rate_factor) {
   const auto p = range.parameter;
-  auto by = rules_.next(p, rate_factor);
+  const auto by = rules_.next(p, rate_factor);
   const auto fused = verdict.folded ? std::nullopt : share.source->fused(range);
-  if (!fused) {
-    return visit(share, range, verdict, [&](const ElementRange& piece, const std::byte* values) {
-      auto target = target_of(piece, verdict);
-      target.gradient = values;
-      update(by, target);
-      model_.round_values(piece);
-    });
-  }
-  model_.update(range, *fused, target_of(range, verdict), std::move(by));
+  const auto part_of = [&](std::int64_t begin, std::int64_t end) {
+    return ElementRange{p, range.begin + begin, range.begin + end};
+  };
+  const auto take = [&](const ElementRange& piece, const std::byte* values) {
+    auto target = target_of(piece, verdict);
+    target.gradient = values;
+    update(by, target);
+    model_.round_values(piece);
+  };
+  // A source that folds tile by tile does so in a place of its own.
+  if (!fused && !verdict.folded) return visit(share, range, verdict, take);
+  in_fold_tiles(exchange_.nodes().for_tiles(), range.end - range.begin,
+                [&](std::int64_t begin, std::int64_t end) {
+                  const auto part = part_of(begin, end);
+                  if (!fused) return visit(share, part, verdict, take);
+                  run_part(*fused, begin, end, [&](const Fold& fold) {
+                    model_.update(part, fold, target_of(part, verdict), by);
+                  });
+                });
 }
 
 void PartitionedUpdate::run_other(SourceShare& share, const ElementRange& range,

@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
+#include <thread>
 
 #include "kernels/rules/registry.h"
 #include "support/sanitized.h"
@@ -22,8 +24,9 @@
 namespace tutti::test {
 namespace {
 
-/// Around tiles and vectors.
-const std::vector<std::size_t> kUpdatedCounts = {1, 63, 65, 4095, 4096, 4097, 20'000, 0, 17};
+/// Around tiles and vectors, and tiles that threads share.
+const std::vector<std::size_t> kUpdatedCounts = {1,    63,     65, 4095, 4096,
+                                                 4097, 20'000, 0,  17,   140'000};
 constexpr std::int64_t kUpdateShards = 5;
 constexpr std::int64_t kSteps = 3;
 /// In eight: so many that some parameters have no gradient in a step.
@@ -34,7 +37,17 @@ double weight_of(std::int64_t shard) { return static_cast<double>(1 + shard % 3)
 struct Case {
   UpdateRule rule;
   Clip clip;
+  bool by_threads = false;  ///< several of the host's update what a worker owns
 };
+
+/// From the last tile on, half of them by another thread.
+void from_behind(std::int64_t tiles, const std::function<void(std::int64_t)>& fold_tile) {
+  const auto half = tiles / 2;
+  std::jthread other([&] {
+    for (auto tile = half; tile-- > 0;) fold_tile(tile);
+  });
+  for (auto tile = tiles; tile-- > half;) fold_tile(tile);
+}
 
 /// All of one worker: values of the parameters after the steps.
 std::vector<Values> alone(const Case& test) {
@@ -86,7 +99,10 @@ void expect_as_alone(int workers, const Case& test) {
   run_thread_ranks(workers, [&](const Job& job) {
     const Group group(job);
     StepExchange exchange(group, plan_of(kUpdatedCounts),
-                          {.name = "model", .sync_buffers = false, .reports_magnitude = true});
+                          {.name = "model",
+                           .sync_buffers = false,
+                           .for_tiles = test.by_threads ? ForTiles(from_behind) : ForTiles(),
+                           .reports_magnitude = true});
     ShardBoard board(exchange.memory());
     SharedModel model(
         group, exchange.plan(),
@@ -142,7 +158,9 @@ TEST(PartitionedUpdate, AnyNumberOfWorkersGivesTheBytesOfOne) {
       {define(Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1}), {}},
       {define(AdamW{.lr = 0.01, .weight_decay = 0.1}), {}},
       {define(Adam{.lr = 0.01}), {.norm = 0.5, .value = 1e-3}},
-      {define(Adagrad{.lr = 0.1, .lr_decay = 0.2}), {}}};
+      {define(Adagrad{.lr = 0.1, .lr_decay = 0.2}), {}},
+      {define(Adam{.lr = 0.01}), {}, true},
+      {define(Adam{.lr = 0.01}), {.norm = 0.5}, true}};
   for (const auto& test : cases) {
     for (const int workers : kNumbersOfWorkers) expect_as_alone(workers, test);
   }
