@@ -21,6 +21,8 @@
 #include "tutti/job.h"
 #include "tutti/limits.h"
 #include "tutti/local_device.h"
+#include "tutti/loss_scale.h"
+#include "tutti/loss_scaler.h"
 #include "tutti/memory_plan.h"
 #include "tutti/metrics.h"
 #include "tutti/ops.h"

@@ -11,7 +11,7 @@ namespace {
 
 // findings-3: D2
 TEST(UpdatePage, NamesTheMembersOfALossScale) {
-  const std::string header = text_of(source_folder() / "include/tutti/trainer_options.h");
+  const std::string header = text_of(source_folder() / "include/tutti/loss_scale.h");
   const auto begin = header.find("struct LossScale {");
   ASSERT_NE(begin, std::string::npos);
   const std::string members = header.substr(begin, header.find("};", begin) - begin);

@@ -264,15 +264,6 @@ StaysHere stays_of(const TrainerOptions& options, const GroupState& group, const
   };
 }
 
-LossScaleRule loss_scale_rule_of(const LossScale& scale) {
-  return {.dynamic = scale.dynamic,
-          .growth = scale.growth,
-          .backoff = scale.backoff,
-          .grow_after = scale.grow_after,
-          .minimum = scale.minimum,
-          .maximum = scale.maximum};
-}
-
 std::vector<RuleState> states_of(const Optimizer::Rule& rule) {
   if (auto kernel = update_rule_of(rule)) return std::move(kernel->states);
   std::vector<RuleState> states;

@@ -6,7 +6,6 @@
 
 #include "kernels/rules/registry.h"
 #include "run/files/run_fingerprint.h"
-#include "run/numbers/loss_scaler.h"
 #include "sync/coded/coded_gradients.h"
 #include "sync/step/step_exchange.h"
 #include "sync/update/shared_model.h"
@@ -59,7 +58,6 @@ BufferRule buffer_rule_of(const TrainerOptions& options, const std::string& name
 /// where what becomes of them is sent instead; those of per-replica parameters only while
 /// `in_halves`, to which it keeps a reference, is false. Empty on one host.
 StaysHere stays_of(const TrainerOptions& options, const GroupState& group, const bool& in_halves);
-LossScaleRule loss_scale_rule_of(const LossScale& scale);
 /// The tensors of state that the rule, or the optimizer of torch, keeps per parameter.
 std::vector<RuleState> states_of(const Optimizer::Rule& rule);
 

@@ -53,10 +53,18 @@ std::string text_of_device(const StartLine& start) {
   if (start.model.device().is_cpu()) return "";
   std::size_t bytes = 0;
   for (const auto& item : start.model.parameters()) bytes += item.second.nbytes();
+  int nodes = 0;
+  for (const auto& range : assignment_of(start.options, start.group.size())) {
+    nodes = std::max(nodes, nodes_in_flight(range));
+  }
   return fmt::format(
-      ", on {} by deterministic operators alone: {} of parameters for each worker there, {} of "
-      "parameters and optimizer state on each host",
-      start.model.device().str(), format_bytes(bytes), format_bytes(start.host_bytes));
+      ", on {} by deterministic operators alone: {} of parameters for each worker there, and up to "
+      "{} of gradients and their sums while a step runs; {} of parameters and optimizer state on "
+      "each host, "
+      "updated by {} thread{} of each worker",
+      start.model.device().str(), format_bytes(bytes),
+      format_bytes(static_cast<std::size_t>(nodes) * start.node_bytes),
+      format_bytes(start.host_bytes), start.threads, start.threads == 1 ? "" : "s");
 }
 
 /// Facts about this program, by which runs are not distinguished.

@@ -29,7 +29,9 @@ struct StartLine {
   const CodedGradients* coded;        ///< null without a codec
   std::size_t row_sparse;             ///< parameters
   const ReplicaParameters* replicas;  ///< null without
+  std::size_t node_bytes;             ///< of a sum of gradients
   std::size_t host_bytes;             ///< of parameters and optimizer state
+  int threads;                        ///< of the host that update them, of each worker
 };
 
 /// Rank 0 logs.

@@ -51,7 +51,7 @@ class UpdateStepPart : public StepPart {
 class DropsStepPart : public StepPart {
  public:
   /// `most` in succession are too many. Keeps references.
-  DropsStepPart(const LossScaleRule& rule, LossScaleState& scale, std::int64_t& in_a_row,
+  DropsStepPart(const LossScale& rule, LossScaleState& scale, std::int64_t& in_a_row,
                 std::int64_t most, bool logs)
       : rule_(rule), scale_(scale), in_a_row_(in_a_row), most_(most), logs_(logs) {}
   void end(StepFacts& step) override;
@@ -60,7 +60,7 @@ class DropsStepPart : public StepPart {
   void note_applied(StepFacts& step);
   void note_refused(StepFacts& step);
 
-  const LossScaleRule& rule_;
+  const LossScale& rule_;
   LossScaleState& scale_;
   std::int64_t& in_a_row_;
   std::int64_t most_;

@@ -10,6 +10,7 @@
 #include "run/data/leaf_seed.h"
 #include "run/state/progress_run_parts.h"
 #include "torch/classes/classifiers_run_part.h"
+#include "torch/gradients/fold_threads.h"
 #include "torch/run/model_run_parts.h"
 #include "torch/run/stored_tensors.h"
 #include "torch/shards/pipeline_settings.h"
@@ -82,12 +83,19 @@ std::string refusal_with_split_layers(const TrainerOptions& options, c10::Device
   return "";
 }
 
+/// Threads of the host that fold and update what this worker owns.
+int threads_of(const WrappedModel& model, const Group& group) {
+  return model.device().is_cpu() ? 1 : fold_threads(*group.state());
+}
+
 /// What workers read of the model, on the host.
 ModelMemory memory_of(const WrappedModel& model, const SharedModel& shared,
                       const HostCopies* host) {
   if (host == nullptr) return model.memory();
   auto memory = host->memory();
-  for (std::size_t p = 0; p < memory.parameters.size(); ++p) memory.parameters[p] = shared.value(p);
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    memory.parameters.push_back(shared.value(p));
+  }
   return memory;
 }
 
@@ -114,7 +122,6 @@ TrainerObjects::TrainerObjects(TrainerWorld& own_world)
   require_pipeline(options, group);
   if (options.logical_workers == 0) options.logical_workers = 1;  // whatever runs
   mine = assignment_of(options, group.size())[static_cast<std::size_t>(group.rank())];
-  scale_rule = loss_scale_rule_of(options.loss_scale);
   scale.factor = options.loss_scale.start;
   auto rules = rules_of(model, optimizer);
   state_names = std::move(rules.names);
@@ -135,6 +142,7 @@ TrainerObjects::TrainerObjects(TrainerWorld& own_world)
   const auto settings = settings_of(options, optimizer, model);
   auto exchange_options = exchange_options_of(options, model, group.size());
   exchange_options.stays = stays_of(options, *group.state(), in_halves);
+  exchange_options.for_tiles = tiles_on(threads_of(model, group));
   exchange = std::make_unique<StepExchange>(group, model.plan(settings), exchange_options);
   checkpoints = std::make_unique<TrainerCheckpoints>(between, world, state,
                                                      facts_of(options, optimizer, model));
@@ -144,7 +152,8 @@ TrainerObjects::TrainerObjects(TrainerWorld& own_world)
   parameters = world.parameters.get();
   model = WrappedModel(module, roles_of(options), "Trainer");
   if (!model.device().is_cpu()) {
-    host = std::make_unique<HostCopies>(model, group, options.deadline, options.name);
+    host = std::make_unique<HostCopies>(model, group, options.deadline, options.name,
+                                        HostCopies::Of::buffers);
   }
   memory = memory_of(model, *shared, host.get());
   // The workers of a host have the same ones (see ValueCheck): its first one speaks for them.
@@ -226,7 +235,8 @@ TrainerObjects::TrainerObjects(TrainerWorld& own_world)
 void TrainerObjects::log_start() const {
   tutti::log_start({model, options, group, world.optimizer,
                     summary_of(settings_of(options, world.optimizer, model)), coded.get(),
-                    rows->parameters().size(), replicas.get(), shared->bytes()});
+                    rows->parameters().size(), replicas.get(), exchange->plan().slot_bytes(),
+                    shared->bytes(), threads_of(model, group)});
 }
 
 void TrainerObjects::spread_from_first_rank() {
@@ -250,8 +260,8 @@ void TrainerObjects::list_step_parts() {
   if (audit) step_parts.add(*audit);
   if (classifiers) step_parts.add(classifiers->part_with(exchange->nodes()));
   step_parts.add<UpdateStepPart>(*update, sources);
-  step_parts.add<DropsStepPart>(scale_rule, scale, dropped_in_a_row, options.max_consecutive_drops,
-                                group.rank() == 0);
+  step_parts.add<DropsStepPart>(options.loss_scale, scale, dropped_in_a_row,
+                                options.max_consecutive_drops, group.rank() == 0);
   if (replicas) step_parts.add(*replicas);
   step_parts.add(*buffers);
   step_parts.add(*parameters);

@@ -106,7 +106,6 @@ struct TrainerObjects {
   ModelMemory memory;
 
   DataOrder data;
-  LossScaleRule scale_rule;
   LossScaleState scale;
   EpochWatch epochs;
   Turns turns;             ///< of steps that were about one of several models

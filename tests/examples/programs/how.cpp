@@ -268,16 +268,19 @@ void rates_of_a_trainer(const tutti::Job& job, const std::string&) {
 /// While it lives, matrix products and convolutions of this thread are computed in bfloat16.
 class Bfloat16 {
  public:
-  Bfloat16() {
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-    at::autocast::set_autocast_enabled(at::kCPU, true);
+  explicit Bfloat16(c10::DeviceType device = at::kCPU) : device_(device) {
+    at::autocast::set_autocast_dtype(device, at::kBFloat16);
+    at::autocast::set_autocast_enabled(device, true);
   }
   ~Bfloat16() {
-    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::set_autocast_enabled(device_, false);
     at::autocast::clear_cache();  // of weights in bfloat16: the next update makes others
   }
   Bfloat16(const Bfloat16&) = delete;
   Bfloat16& operator=(const Bfloat16&) = delete;
+
+ private:
+  c10::DeviceType device_;
 };
 
 void autocast(const tutti::Job& job, const std::string&) {

@@ -5,9 +5,9 @@
 namespace tutti {
 namespace {
 
-constexpr LossScaleRule kRule{.dynamic = true, .grow_after = 3, .minimum = 1, .maximum = 16};
+constexpr LossScale kRule{.dynamic = true, .grow_after = 3, .minimum = 1, .maximum = 16};
 
-// promise: trainer_options.h#LossScale
+// promise: loss_scale.h#LossScale
 TEST(LossScaler, GrowsAfterARunOfGoodStepsUpToItsBound) {
   LossScaleState state{.factor = 4};
   const double factors[] = {4, 4, 8, 8, 8, 16, 16, 16, 16};
@@ -17,7 +17,7 @@ TEST(LossScaler, GrowsAfterARunOfGoodStepsUpToItsBound) {
   }
 }
 
-// promise: trainer_options.h#LossScale
+// promise: loss_scale.h#LossScale
 TEST(LossScaler, ABadStepShrinksItAndStartsTheRunAnew) {
   LossScaleState state{.factor = 4};
   grow(kRule, state);
@@ -32,9 +32,9 @@ TEST(LossScaler, ABadStepShrinksItAndStartsTheRunAnew) {
 }
 
 /// As torch.amp.GradScaler, whose growth tracker is 0 after each step that is not finite.
-// promise: trainer_options.h#LossScale
+// promise: loss_scale.h#LossScale
 TEST(LossScaler, AtItsLeastABadStepStartsTheRunAnewToo) {
-  constexpr LossScaleRule kLow{.dynamic = true, .grow_after = 4, .minimum = 1, .maximum = 16};
+  constexpr LossScale kLow{.dynamic = true, .grow_after = 4, .minimum = 1, .maximum = 16};
   LossScaleState state{.factor = 1};
   for (int good = 0; good < 3; ++good) grow(kLow, state);
   EXPECT_FALSE(shrink(kLow, state));
@@ -48,7 +48,7 @@ TEST(LossScaler, AtItsLeastABadStepStartsTheRunAnewToo) {
 
 TEST(LossScaler, AFixedOneStays) {
   LossScaleState state{.factor = 128};
-  const LossScaleRule fixed{.dynamic = false, .grow_after = 1, .maximum = 1e9};
+  const LossScale fixed{.dynamic = false, .grow_after = 1, .maximum = 1e9};
   grow(fixed, state);
   EXPECT_FALSE(shrink(fixed, state));
   EXPECT_EQ(state.factor, 128);

@@ -7,11 +7,11 @@
 namespace tutti::test::step_parts_cases {
 namespace {
 
-constexpr LossScaleRule kDynamic{
+constexpr LossScale kDynamic{
     .dynamic = true, .growth = 2, .backoff = 0.5, .grow_after = 2, .minimum = 4, .maximum = 64};
 
 struct Drops {
-  explicit Drops(const LossScaleRule& rule, double factor, std::int64_t most)
+  explicit Drops(const LossScale& rule, double factor, std::int64_t most)
       : rule_(rule), scale{factor, 0}, part(rule_, scale, in_a_row, most, false) {}
 
   StepFacts applied(std::vector<std::int64_t> dropped_locally = {}) {
@@ -28,7 +28,7 @@ struct Drops {
   }
 
  private:
-  LossScaleRule rule_;
+  LossScale rule_;
 
  public:
   std::int64_t number = 0;

@@ -45,7 +45,7 @@ TEST(Trainer, AutocastGivesTheSameBytesOnAnyNumberOfWorkers) {
   EXPECT_NE(train(1, false, true), alone);
 }
 
-// promise: numerics#divisor-and-weights, trainer_options.h#LossScale
+// promise: numerics#divisor-and-weights, loss_scale.h#LossScale
 TEST(Trainer, APowerOfTwoAsLossScaleChangesNoBit) {
   std::set<std::string> ends;
   for (const auto& scale : {LossScale{}, LossScale{.start = 1024}, dynamic_loss_scale()}) {
@@ -65,7 +65,7 @@ TEST(Trainer, APowerOfTwoAsLossScaleChangesNoBit) {
   EXPECT_EQ(ends.size(), 1u);
 }
 
-// promise: trainer_options.h#dynamic_loss_scale
+// promise: loss_scale.h#dynamic_loss_scale
 TEST(Trainer, TheDynamicLossScaleHasTheNumbersOfGradScaler) {
   const LossScale scale = dynamic_loss_scale();
   EXPECT_TRUE(scale.dynamic);
@@ -76,7 +76,7 @@ TEST(Trainer, TheDynamicLossScaleHasTheNumbersOfGradScaler) {
 }
 
 // Two divisions, by the weights and by the scale, would round twice.
-// promise: numerics#divisor-and-weights, trainer_options.h#LossScale
+// promise: numerics#divisor-and-weights, loss_scale.h#LossScale
 TEST(Trainer, ALossScaleIsDividedOutTogetherWithTheWeights) {
   on_workers(2, [](const Job& job) {
     torch::nn::Linear model(torch::nn::LinearOptions(1000, 1).bias(false));
@@ -95,7 +95,7 @@ TEST(Trainer, ALossScaleIsDividedOutTogetherWithTheWeights) {
   });
 }
 
-// promise: trainer_options.h#LossScale, trainer_options.h#max_consecutive_drops
+// promise: loss_scale.h#LossScale, trainer_options.h#max_consecutive_drops
 TEST(Trainer, ADynamicLossScaleShrinksUntilTheStepFits) {
   on_workers(2, [](const Job& job) {
     torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));
