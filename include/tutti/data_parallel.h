@@ -250,7 +250,7 @@ class [[nodiscard]] DataParallel {
   const StepReport& report() const;
   /// The traffic of all steps.
   TrafficReport traffic() const;
-  /// Bytes of gradient memory this worker holds.
+  /// Bytes of gradient memory that this worker holds on the host.
   std::size_t bytes_held() const;
   const Group& group() const;
 

@@ -1,11 +1,13 @@
 // What ends a step of a Trainer of a model on the test device, and what it refuses.
 
 #include <csignal>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
 #include "device_parallel/device_trainer_models.h"
 #include "support/process_ranks.h"
+#include "support/running_command.h"
 
 namespace tutti::test::device_trainer_cases {
 namespace {
@@ -119,6 +121,143 @@ TEST(DeviceTrainer, AShardThatFailsInItsBackwardDropsTheStepOnAllWorkers) {
         EXPECT_EQ(state_of(net), state_of(other)) << k;
       }
     });
+  }
+}
+
+// promise: gpu#a-trainer
+TEST(DeviceTrainer, AGradientThatIsNotFiniteIsNamedByShardAndParameterAsOnTheCpu) {
+  expect_bytes_of_the_cpu([](const Job& job, c10::Device where) {
+    torch::manual_seed(3);
+    Plain net;
+    net.to(where);
+    Trainer trainer(job, net, Sgd{.lr = 0.1}, {.shards = 6});
+    std::string seen;
+    for (int k = 0; k < 4; ++k) {
+      const auto result = trainer.step([&](Shard& shard) {
+        auto loss = net.loss(shard.seed(), where, false);
+        const double bad = k == 2 ? std::numeric_limits<double>::quiet_NaN()
+                                  : std::numeric_limits<double>::infinity();
+        if (k > 0 && shard.index() == 4) loss = loss + (net.second->bias * bad).sum();
+        // Its overflow is of the sum alone.
+        if (k == 3) loss = net.second->bias.sum() * 1e38;
+        return shard.loss(loss);
+      });
+      seen += result.dropped_because + '\n' + trainer.state_sha256();
+    }
+    EXPECT_THAT(seen, AllOf(HasSubstr("shard 4"), HasSubstr("\"second.bias\"")));
+    return seen;
+  });
+}
+
+// What a dropped step has on its way does not come to where the next one keeps its sums.
+TEST(DeviceTrainer, AWorkerWithoutAGradientAfterADroppedStepKeepsGoodSums) {
+  expect_bytes_of_the_cpu([](const Job& job, c10::Device where) {
+    torch::manual_seed(3);
+    Plain net;
+    net.to(where);
+    Trainer trainer(job, net, Sgd{.lr = 0.1}, {.shards = 6, .clip = {.norm = 0.1}});
+    std::string seen;
+    for (int k = 0; k < 6; ++k) {
+      const bool fails = k % 2 == 0;
+      const auto step = [&] {
+        trainer.step([&](Shard& shard) {
+          if (fails && shard.index() == 5) throw std::runtime_error("a bad batch");
+          if (!fails && shard.index() > 0) return shard.nothing();
+          return shard.loss(net.loss(shard.seed(), where, false));
+        });
+      };
+      EXPECT_EQ(text_of<std::exception>(step).empty(), !fails);
+      seen += trainer.state_sha256();
+    }
+    return seen;
+  });
+}
+
+// promise: gpu#memory
+TEST(DeviceTrainer, AShardWithoutRoomDropsTheStepAndSaysWhatTuttiHolds) {
+  on_device_workers(2, Held::kDefaultStreams, [](const Job& job) {
+    const auto where = local_device(job);
+    Plain net;
+    net.to(where);
+    Trainer trainer(job, net, Sgd{.lr = 0.1}, {.shards = 4, .name = "faces"});
+    const auto step = [&](bool fails) {
+      trainer.step([&](Shard& shard) {
+        if (fails && shard.index() == 3) {
+          test_device::leave_memory(64);
+          torch::zeros({1 << 14}, where);
+        }
+        return shard.loss(net.loss(shard.seed(), where, false));
+      });
+    };
+    step(false);
+    const auto text = text_of<Error>([&] { step(true); });
+    if (job.rank() == 1) {
+      EXPECT_THAT(text, AllOf(HasSubstr("shard 3 of Trainer \"faces\""),
+                              HasSubstr("of gradients' sums: more shards")));
+      test_device::leave_memory(std::size_t{1} << 40);
+    } else {
+      EXPECT_THAT(text, HasSubstr("rank 1"));
+    }
+    step(false);
+    EXPECT_EQ(trainer.steps(), 2);
+  });
+}
+
+/// torch's, and it dies when it is told to.
+struct Mortal : torch::optim::SGD {
+  using SGD::SGD;
+  static inline bool dies = false;
+  torch::Tensor step(LossClosure closure = nullptr) override {
+    if (dies) std::raise(SIGKILL);
+    return SGD::step(std::move(closure));
+  }
+};
+
+/// Steps from..to, those before from the checkpoint in `folder`; in the last one rank `dead` dies
+/// while it updates its tiles.
+std::string of_a_mortal(const Job& job, c10::Device where, const std::string& folder, int from,
+                        int to, int dead) {
+  torch::manual_seed(3);
+  Plain net;
+  net.to(where);
+  Trainer trainer(job, net, torch_optimizer<Mortal>(torch::optim::SGDOptions(0.1).momentum(0.9)),
+                  {.shards = 5});
+  if (from > 1) {
+    EXPECT_EQ(trainer.load(folder), from - 1);
+  }
+  for (int k = from; k <= to; ++k) {
+    Mortal::dies = k == to && job.rank() == dead;
+    trainer.step([&](Shard& shard) { return shard.loss(net.loss(shard.seed(), where, false)); });
+    if (!folder.empty() && k + 1 == to) trainer.save(folder);
+  }
+  return trainer.state_sha256() + state_of(net);
+}
+
+// promise: gpu#a-trainer
+TEST(DeviceTrainer, AWorkerThatIsKilledInItsUpdateIsNamedAndTheRunGoesOn) {
+  const auto straight =
+      text_of_rank_0(1, [](const Job& job) { return of_a_mortal(job, torch::kCPU, "", 1, 5, -1); });
+  for (const auto held : kProfiles) {
+    const TemporaryFolder folder;
+    const auto run = folder.file("run");
+    const auto outcome = run_process_ranks(3, [&](const Job& job) {
+      at::set_num_threads(1);
+      test_device::register_device(2);
+      test_device::hold(held);
+      try {
+        of_a_mortal(job, local_device(job), run, 1, 4, 1);
+        ADD_FAILURE() << "a step without rank 1";
+      } catch (const PeerLost& error) {
+        EXPECT_EQ(error.rank(), 1);
+      }
+    });
+    EXPECT_EQ(outcome.ranks[1].signal, SIGKILL) << outcome.describe();
+    EXPECT_TRUE(outcome.ranks[0].good() && outcome.ranks[2].good()) << outcome.describe();
+    EXPECT_EQ(text_on_device_rank_0(2, held,
+                                    [&](const Job& job) {
+                                      return of_a_mortal(job, local_device(job), run, 4, 5, -1);
+                                    }),
+              straight);
   }
 }
 

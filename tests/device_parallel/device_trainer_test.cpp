@@ -1,8 +1,10 @@
 // A Trainer of a model on the test device: the host has its parameters and the optimizer's state.
 
+#include <cmath>
 #include <functional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device_parallel/device_trainer_models.h"
@@ -194,6 +196,66 @@ TEST(DeviceTrainer, RecomputesAndIsMadeAnewToTheSameBytes) {
       }
     }
   }
+}
+
+// Nodes are what the device adds to: what the program has, or two parameters share, stays.
+// promise: gpu#a-trainer
+TEST(DeviceTrainer, GradientsThatTheProgramKeepsOrThatAreSharedStayWhatTheyAre) {
+  expect_bytes_of_the_cpu([](const Job& job, c10::Device where) {
+    torch::manual_seed(3);
+    struct Two : nn::Module {
+      torch::Tensor a = register_parameter("a", torch::randn({5}));
+      torch::Tensor b = register_parameter("b", torch::randn({5}));
+    } net;
+    net.to(where);
+    std::vector<torch::Tensor> kept;
+    net.a.register_hook([&](const torch::Tensor& gradient) { kept.push_back(gradient); });
+    Trainer trainer(job, net, Sgd{.lr = 0.1}, {.shards = 6});
+    const auto given = torch::full({5}, 0.5).to(where);
+    std::string seen;
+    for (int k = 0; k < 3; ++k) {
+      trainer.step([&](Shard& shard) {
+        if (shard.index() % 3 == 1) {
+          return shard.gradients({given, k == 1 ? torch::Tensor() : given});
+        }
+        // One tensor is the gradient of both.
+        const auto loss = ((net.a + net.b) * static_cast<double>(shard.seed() % 7)).sum();
+        return shard.loss(loss, 1 + shard.index() % 2);
+      });
+      for (const auto& gradient : std::exchange(kept, {})) {
+        const auto values = gradient.cpu();
+        EXPECT_TRUE(values.eq(values[0]).all().item<bool>()) << values;
+        EXPECT_EQ(values[0].item<double>(), std::floor(values[0].item<double>()));
+      }
+      EXPECT_TRUE(given.eq(0.5).all().item<bool>());
+      seen += trainer.state_sha256();
+    }
+    return seen + state_of(net);
+  });
+}
+
+// promise: gpu#a-trainer
+TEST(DeviceTrainer, TheHostWaitsOnceForAllShardsOfAStep) {
+  on_device_workers(1, Held::kSideStreams, [](const Job& job) {
+    const auto where = local_device(job);
+    Plain net;
+    net.to(where);
+    Trainer trainer(job, net, Sgd{.lr = 0.1}, {.shards = 8, .desync_check_every = 0});
+    const auto bytes_of_step = [&] {
+      const auto result = trainer.step(
+          [&](Shard& shard) { return shard.loss(net.loss(shard.seed(), where, false)); });
+      return result.report.device_bytes;
+    };
+    bytes_of_step();  // the first one looks at every shard's gradients
+    std::size_t parameters = 0;
+    std::size_t count = 0;
+    for (const auto& parameter : net.parameters()) {
+      parameters += parameter.nbytes();
+      ++count;
+    }
+    // One sum to the host and the values back; and a number of float64 for each loss and gradient.
+    EXPECT_EQ(bytes_of_step(), 2 * parameters + 8 * (8 + 8 * count));
+  });
 }
 
 TEST(DeviceTrainer, OfTwoHostsHasTheBytesOfOne) {

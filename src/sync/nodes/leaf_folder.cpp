@@ -45,7 +45,9 @@ LeafFolder::LeafFolder(const Plan& plan, std::byte* arena, StepBoard board, cons
   reset();
 }
 
-void LeafFolder::reset() {
+void LeafFolder::reset(std::optional<std::int64_t> leaves) {
+  if (elsewhere_ != nullptr) elsewhere_->reset();
+  count_ = leaves;
   nodes_.clear();
   std::fill(free_.begin(), free_.end(), ~std::uint64_t{0});
   std::fill(finished_.begin(), finished_.end(), std::uint8_t{0});
@@ -78,6 +80,10 @@ void LeafFolder::set_start(std::int64_t first_leaf) {
     }
     push(node);
   }
+  for (std::size_t k = 0; elsewhere_ != nullptr && count_ && k < nodes_.size(); ++k) {
+    if (grows(nodes_[k].block)) continue;
+    for (std::size_t p = 0; p < free_.size(); ++p) let_leave(p, k, false);
+  }
 }
 
 void LeafFolder::begin_leaf(double weight) {
@@ -96,30 +102,36 @@ void LeafFolder::begin_leaf(double weight) {
   std::fill(magnitudes_.begin(), magnitudes_.end(), 0.0);
   measured_ = 0;
   chain_ = start_ ? chain_length({*start_ + leaves_, 1}) : 0;
+  // One leaf alone is a node wherever it is.
+  const bool is_placed = count_ && (start_ || *count_ == 1);
+  is_last_ = is_placed && leaves_ + 1 == *count_;
+  ends_node_ = is_last_ || (is_placed && !grows(merged({{*start_ + leaves_, 1}, 0}).block));
 }
 
 void LeafFolder::write(std::size_t parameter, const void* gradient, bool last, bool may_stay) {
   TUTTI_CHECK(in_leaf_ && !finished_[parameter], "a gradient outside its leaf");
   finished_[parameter] = last;
   if (weight_ == 0) return;
-  const auto& entry = plan_.parameters()[parameter];
-  const auto count = gradient == nullptr ? 0 : entry.node_count();
+  const auto count = gradient == nullptr ? 0 : plan_.parameters()[parameter].node_count();
   // Where there is nothing to hold, there may be no address.
-  if (count == 0) gradient = place(parameter, 0);
+  if (gradient == nullptr) gradient = place(parameter, 0);
+  const Moving moving{kAbsent, gradient, weight_, may_stay, count};
   auto& slot = board_.slot_table(static_cast<int>(nodes_.size()))[parameter];
   if (slot != kAbsent) {
-    add_scaled(place(parameter, slot), entry.node_type, gradient, entry.spec.dtype, count, weight_,
-               largest_);
+    add(parameter, slot, moving);
     if (last) merge(parameter, {std::exchange(slot, kAbsent), nullptr, weight_}, chain_);
   } else if (last && chain_ > 0) {
-    merge(parameter, {kAbsent, gradient, weight_, may_stay}, chain_);
+    merge(parameter, moving, chain_);
   } else {
     slot = take_slot(parameter, last && may_stay ? gradient : nullptr);
     if (options_.per_parameter_weights) {
       board_.weights(static_cast<int>(nodes_.size()))[parameter] = weight_;
     }
-    scale_into(place(parameter, slot), entry.node_type, gradient, entry.spec.dtype, count, weight_,
-               largest_);
+    set(parameter, slot, moving);
+  }
+  if (elsewhere_ != nullptr) {
+    if (last && ends_node_) let_leave(parameter, nodes_.size() - chain_, is_last_);
+    return;
   }
   note_magnitude(parameter);
 }
@@ -155,6 +167,9 @@ void LeafFolder::end_leaf() {
     if (was_hot && table[p] == kAbsent) continue;
     merge(p, {table[p], nullptr, weight_}, chain_);
   }
+  for (std::size_t p = 0; elsewhere_ != nullptr && ends_node_ && p < free_.size(); ++p) {
+    let_leave(p, nodes_.size() - chain_, false);
+  }
   push({{start_.value_or(0) + leaves_, 1}, weight_});
   ++leaves_;
 }
@@ -179,7 +194,6 @@ std::size_t LeafFolder::chain_length(Block block) const {
 /// Folds one parameter of the newest node into the `chain` nodes below it. The result is noted in
 /// the table of the lowest one.
 void LeafFolder::merge(std::size_t parameter, Moving moving, std::size_t chain) {
-  const auto& entry = plan_.parameters()[parameter];
   const auto top = nodes_.size();
   for (std::size_t k = top; k > top - chain; --k) {
     const auto left = static_cast<int>(k) - 1;
@@ -188,8 +202,7 @@ void LeafFolder::merge(std::size_t parameter, Moving moving, std::size_t chain) 
     const double weight =
         slot == kAbsent || !options_.per_parameter_weights ? 0.0 : board_.weights(left)[parameter];
     if (slot != kAbsent && moving.hot != nullptr) {
-      add_scaled(place(parameter, slot), entry.node_type, moving.hot, entry.spec.dtype,
-                 entry.node_count(), moving.weight, largest_);
+      add(parameter, slot, moving);
       moving = {slot, nullptr, weight + moving.weight};
     } else if (slot != kAbsent && !absent) {
       moving = {add_nodes(parameter, slot, moving.slot), nullptr, weight + moving.weight};
@@ -197,8 +210,7 @@ void LeafFolder::merge(std::size_t parameter, Moving moving, std::size_t chain) 
       moving = {slot, nullptr, weight};
     } else if (moving.hot != nullptr) {
       const auto taken = take_slot(parameter, moving.may_stay ? moving.hot : nullptr);
-      scale_into(place(parameter, taken), entry.node_type, moving.hot, entry.spec.dtype,
-                 entry.node_count(), moving.weight, largest_);
+      set(parameter, taken, moving);
       moving = {taken, nullptr, moving.weight};
     }
     slot = kAbsent;
@@ -213,8 +225,12 @@ std::uint8_t LeafFolder::add_nodes(std::size_t parameter, std::uint8_t left, std
   const auto& entry = plan_.parameters()[parameter];
   const auto give_back = [&](std::uint8_t slot) { free_[parameter] |= std::uint64_t{1} << slot; };
   if (!entry.row_sparse()) {
-    add_scaled(place(parameter, left), entry.node_type, place(parameter, right), entry.node_type,
-               entry.node_count(), 1.0);
+    if (elsewhere_ != nullptr) {
+      elsewhere_->add_node(parameter, left, right);
+    } else {
+      add_scaled(place(parameter, left), entry.node_type, place(parameter, right), entry.node_type,
+                 entry.node_count(), 1.0);
+    }
     give_back(right);
     return left;
   }
@@ -313,7 +329,7 @@ std::uint8_t LeafFolder::take_slot(std::size_t parameter, const void* born) {
   }
   TUTTI_CHECK((free & ~lent_ones) != 0, "no slot left for a node");
   const int slot = std::countr_zero(free & ~lent_ones);
-  use(parameter, slot);
+  if (elsewhere_ == nullptr) use(parameter, slot);
   free &= ~(std::uint64_t{1} << slot);
   return static_cast<std::uint8_t>(slot);
 }

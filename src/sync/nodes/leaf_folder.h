@@ -49,6 +49,29 @@ class SlotLoan {
   std::byte* at_;
 };
 
+/// Holds the nodes of a worker while its leaves are folded, where that is not the arena: a device
+/// does. `gradient` is then what that takes for one.
+class NodesElsewhere {
+ public:
+  virtual ~NodesElsewhere() = default;
+  /// A step begins: there are no nodes.
+  virtual void reset() = 0;
+  /// weight · gradient becomes a node. `may_stay`: nothing else holds the gradient's memory.
+  virtual void set(std::size_t parameter, std::uint8_t slot, const void* gradient, double weight,
+                   bool may_stay) = 0;
+  /// weight · gradient is added to a node, from its right.
+  virtual void add(std::size_t parameter, std::uint8_t slot, const void* gradient,
+                   double weight) = 0;
+  /// So is a node, which is gone then.
+  virtual void add_node(std::size_t parameter, std::uint8_t left, std::uint8_t right) = 0;
+  /// Whether it is a node that has not left.
+  virtual bool holds(std::size_t parameter, std::uint8_t slot) const = 0;
+  /// Nothing is added to a node any more, which begins its way to `to`, its place in the arena.
+  /// `completes`: the parameter has no other one in the step that is still to leave. Returns
+  /// whether the host need not move it once more.
+  virtual bool leave(std::size_t parameter, std::uint8_t slot, std::byte* to, bool completes) = 0;
+};
+
 class LeafFolder {
  public:
   struct Options {
@@ -64,8 +87,12 @@ class LeafFolder {
              std::function<void(int)> before_slot,
              std::function<void(std::size_t, std::size_t)> before_list = {});
 
-  /// Forgets the last step.
-  void reset();
+  /// From now on nodes are folded there, and come to the arena when they are complete; row-sparse
+  /// ones, magnitude() and lend() there are not. Null: in the arena.
+  void fold_in(NodesElsewhere* nodes) { elsewhere_ = nodes; }
+  bool folds_elsewhere() const { return elsewhere_ != nullptr; }
+  /// Forgets the last step. `leaves`: this worker's in the one that comes, where they are known.
+  void reset(std::optional<std::int64_t> leaves = {});
   /// Index of this worker's first leaf among all. Folds what could not be folded before.
   void set_start(std::int64_t first_leaf);
 
@@ -80,6 +107,8 @@ class LeafFolder {
   /// The same for a row-sparse one; without a row it stays absent.
   void write(std::size_t parameter, const RowEntries& entries, bool last);
   void end_leaf();
+  /// Once all leaves have ended and their place is known: nodes that are elsewhere leave.
+  void let_all_leave();
   /// Puts the slots for sums on the board, once all leaves have ended: slots that are not lent and,
   /// for row-sparse parameters, that contain no node of this worker.
   void place_sums();
@@ -106,7 +135,8 @@ class LeafFolder {
   std::size_t bytes_held() const { return plan_.held_bytes(slots_used_) + list_bytes_; }
   /// The parameter's row list in a slot, which `rows` more are about to join.
   RowRoom room_for(std::size_t parameter, int slot, std::size_t rows);
-  /// Gradients of this step that stayed where they were lent a place.
+  /// Gradients of this step that stayed where they were lent a place, or nodes that left for theirs
+  /// without the host.
   int zero_copy() const { return zero_copy_; }
   /// The nodes that hold the leaves from `first_leaf` on, the open one included, ascending, and the
   /// address of the parameter's part of each (null: absent). The open leaf must have written the
@@ -130,10 +160,17 @@ class LeafFolder {
     std::uint8_t slot = kAbsent;
     const void* hot = nullptr;
     double weight = 0;
-    bool may_stay = false;  ///< where it is hot
+    bool may_stay = false;   ///< where it is hot
+    std::int64_t count = 0;  ///< of its elements there; 0 too where they are not held
   };
   std::size_t chain_length(Block block) const;
   void merge(std::size_t parameter, Moving moving, std::size_t chain);
+  void set(std::size_t parameter, std::uint8_t slot, const Moving& moving);
+  void add(std::size_t parameter, std::uint8_t slot, const Moving& moving);
+  /// Whether a leaf of this worker that is still to come is merged with the node.
+  bool grows(Block block) const;
+  /// The parameter's part of that node leaves, if it is elsewhere.
+  void let_leave(std::size_t parameter, std::size_t node, bool completes);
   std::uint8_t add_nodes(std::size_t parameter, std::uint8_t left, std::uint8_t right);
   RowList list_in(std::size_t parameter, std::uint8_t slot) const;
   /// A leaf that ends, with the nodes that are merged with it.
@@ -157,6 +194,10 @@ class LeafFolder {
   std::vector<double> magnitudes_;  ///< by parameter, of the open leaf or the last one
   std::function<void(int)> before_slot_;
   std::function<void(std::size_t, std::size_t)> before_list_;
+  NodesElsewhere* elsewhere_ = nullptr;  ///< null: nodes are folded in the arena
+  std::optional<std::int64_t> count_;    ///< of this worker's leaves in the step, where known
+  bool is_last_ = false;                 ///< the open leaf is the last of them
+  bool ends_node_ = false;               ///< nothing is added to the open leaf's node after it
   std::vector<StepHeader::Node> nodes_;  ///< a stack; the open leaf's table is the next one
   std::vector<std::uint64_t> free_;      ///< per parameter: bit s set while slot s is free
   std::shared_ptr<LentSlots> lent_;

@@ -50,8 +50,8 @@ int NodeStore::place_of(std::size_t parameter) const {
   return 0;
 }
 
-void NodeStore::open() {
-  leaves_.reset();
+void NodeStore::open(std::optional<std::int64_t> leaves) {
+  leaves_.reset(leaves);
   is_published_ = nodes_sent_ = false;
   entries_.assign(plan_.parameters().size(), Entry::unsent);
 }

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -76,8 +77,8 @@ class NodeStore {
 
   // ---- this worker's ----
 
-  /// Forgets the last step.
-  void open();
+  /// Forgets the last step. `leaves`: LeafFolder::reset().
+  void open(std::optional<std::int64_t> leaves = {});
   LeafFolder& leaves() { return leaves_; }
   const LeafFolder& leaves() const { return leaves_; }
   /// Puts the nodes that this worker's leaves become on the board, whose header has the leaves'

@@ -34,6 +34,8 @@ class FirstLook {
     looks_ = may_look && step <= kSteps;
     looks_at_rows_ = may_look && step <= kStepsOfRows;
   }
+  /// Whether note() is of use in the open step.
+  bool looks_at_gradients() const { return looks_; }
   /// Whether rows() is of use in the open step.
   bool looks_at_rows() const { return looks_at_rows_; }
   /// Notes how many rows this worker's loss is made of, which counts as any other. Where a worker

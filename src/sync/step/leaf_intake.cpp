@@ -21,8 +21,11 @@ LeafIntake::LeafIntake(StepProtocol& protocol, NodeStore& nodes, const ExchangeO
 
 void LeafIntake::require_room(std::int64_t leaves, std::int64_t cuts) {
   if (leaves < 2) return;
-  auto nodes = max_nodes(leaves) + cuts;
-  if (cuts > 0) nodes = std::min(nodes, leaves);
+  const auto nodes = max_nodes(leaves) + cuts;
+  require_nodes(cuts > 0 ? std::min(nodes, leaves) : nodes, leaves);
+}
+
+void LeafIntake::require_nodes(std::int64_t nodes, std::int64_t leaves) {
   const int most = static_cast<int>(std::min<std::int64_t>(nodes, kMaxSlots));
   const int more = most - nodes_.leaves().slots_used();
   if (more <= 0 || leaves <= roomy_for_) return;
@@ -38,7 +41,11 @@ void LeafIntake::require_room(std::int64_t leaves, std::int64_t cuts) {
   roomy_for_ = leaves;
 }
 
+/// Of nodes that are folded elsewhere those alone come to the arena that are left at the end.
 void LeafIntake::require_room_from(std::int64_t first, std::int64_t leaves) {
+  if (nodes_.leaves().folds_elsewhere()) {
+    return require_nodes(node_count({first, first + leaves}), leaves);
+  }
   require_room(leaves, std::ranges::count_if(options_.node_boundaries, [&](std::int64_t cut) {
                  return cut > first && cut < first + leaves;
                }));
@@ -97,6 +104,14 @@ void LeafIntake::note(std::size_t parameter, bool last) {
   buckets_.note_write(parameter, last);
 }
 
+/// A leaf of weight 0 leaves nothing that would come.
+void LeafIntake::fold(std::size_t parameter, const void* gradient, bool last, bool may_stay) {
+  protocol_.job().require_own();
+  auto& leaves = nodes_.leaves();
+  leaves.write(parameter, gradient, last, may_stay);
+  buckets_.note_write(parameter, last && leaves.weight() == 0);
+}
+
 void LeafIntake::write(std::size_t parameter, const RowEntries& entries, bool last) {
   protocol_.job().require_own();
   const auto& entry = nodes_.plan().parameters()[parameter];
@@ -136,6 +151,10 @@ void LeafIntake::publish() {
   }
   // With its start known, this worker publishes only as many nodes as the tree needs.
   if (is_scope && !nodes_.leaves().start() && nodes_.leaves().leaves() > 1) find_start(true);
+  if (wait_) {
+    nodes_.leaves().let_all_leave();
+    wait_();
+  }
   nodes_.publish();
   nodes_.leaves().place_sums();
 }

@@ -6,7 +6,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "sync/nodes/node_store.h"
 #include "sync/step/bucket_folds.h"
@@ -32,11 +34,20 @@ class LeafIntake {
   void begin_leaf(double weight);
   /// See LeafFolder::write. In a step of one backward, `last` is what lets a bucket leave.
   void write(std::size_t parameter, const void* gradient, bool last, bool may_stay = false);
-  /// There is a gradient, whose values are elsewhere: it is summed there, or holds_values() of the
-  /// exchange is false.
+  /// There is a gradient, which is summed by others.
   void note(std::size_t parameter, bool last);
+  /// The same where nodes are elsewhere (NodesElsewhere), which takes `gradient`. What lets a
+  /// bucket leave is arrived(): that they have come to the arena, by whom leave() told to be
+  /// complete.
+  void fold(std::size_t parameter, const void* gradient, bool last, bool may_stay);
+  void arrived(std::size_t parameter) { buckets_.note_write(parameter, true); }
   /// The same as the first for a row-sparse parameter.
   void write(std::size_t parameter, const RowEntries& entries, bool last);
+  /// From now on nodes are folded there; `wait` returns when all that have left have come.
+  void fold_in(NodesElsewhere* nodes, std::function<void()> wait = {}) {
+    nodes_.leaves().fold_in(nodes);
+    wait_ = std::move(wait);
+  }
   /// See LeafFolder::lend; while a step is open.
   std::unique_ptr<SlotLoan> lend(std::size_t parameter) { return nodes_.leaves().lend(parameter); }
   bool finished(std::size_t parameter) const { return nodes_.leaves().finished(parameter); }
@@ -52,6 +63,7 @@ class LeafIntake {
   void publish();
 
  private:
+  void require_nodes(std::int64_t nodes, std::int64_t leaves);
   void find_start(bool wait);
 
   StepProtocol& protocol_;
@@ -60,6 +72,7 @@ class LeafIntake {
   HostExchange& hosts_;
   BucketFolds& buckets_;
   FirstLook first_look_;
+  std::function<void()> wait_;  ///< null where nodes are folded in the arena
   std::int64_t roomy_for_ = 1;  ///< leaves whose nodes were found to fit
 };
 

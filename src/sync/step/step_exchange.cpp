@@ -70,7 +70,7 @@ StepExchange::~StepExchange() { protocol_.leave(); }
 void StepExchange::open(StepMode mode, std::int64_t declared, double weight, bool drained,
                         bool is_alone) {
   protocol_.begin();
-  nodes_.open();
+  nodes_.open(declared < 0 ? std::nullopt : std::optional(declared));
   leaves_.first_look().open(protocol_.step());
   buckets_.open(is_alone);
   hosts_.open(protocol_.step());

@@ -72,7 +72,7 @@ void ParameterGradients::take_set_by_hand(bool last) {
     release_kept(p);
     write(p, taken_by_hand(p), last);
   }
-  intake_.settle();
+  if (last) intake_.settle();
 }
 
 void ParameterGradients::require_accumulated(std::size_t parameter) const {

@@ -40,8 +40,8 @@ class ParameterGradients : public StepPart {
   /// What a backward of the open leaf gives, after what was put in by hand. `last`: no other
   /// gradient of the parameter comes in this leaf.
   void take(std::size_t parameter, const torch::Tensor& value, bool last);
-  /// Gradients that no backward of the open leaf produced. All of the leaf have been written when
-  /// it returns: those of a device come later.
+  /// Gradients that no backward of the open leaf produced. With `last`, all of the leaf have come
+  /// to the arena when it returns, from a device too: others may fold them.
   void take_set_by_hand(bool last);
   /// torch has accumulated into param.grad. InvalidArgument where a reduced gradient was there.
   void require_accumulated(std::size_t parameter) const;

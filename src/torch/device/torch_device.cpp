@@ -70,10 +70,11 @@ void TorchDevice::copy(const torch::Tensor& from, const torch::Tensor& to) {
               to.device().str());
   costs_.bytes += from.nbytes();
   queue([&] { to.detach().copy_(from.detach(), /*non_blocking=*/true); },
-        from.is_cpu() ? to : from);
+        {from.is_cpu() ? to : from});
 }
 
-void TorchDevice::queue(const std::function<void()>& work, const torch::Tensor& used) {
+void TorchDevice::queue(const std::function<void()>& work,
+                        std::initializer_list<torch::Tensor> used) {
   guarded([&] {
     c10::Event queued(device_.type());
     queued.record(guard_.getStream(device_));
@@ -82,7 +83,16 @@ void TorchDevice::queue(const std::function<void()>& work, const torch::Tensor& 
     const c10::StreamGuard on(side_);
     work();
   });
-  if (used.defined()) guard_.recordDataPtrOnStream(used.storage().data_ptr(), side_);
+  for (const auto& tensor : used) {
+    if (tensor.defined()) guard_.recordDataPtrOnStream(tensor.storage().data_ptr(), side_);
+  }
+}
+
+void TorchDevice::run(const std::function<void()>& work) const {
+  guarded([&] {
+    const torch::NoGradGuard no_grad;
+    work();
+  });
 }
 
 void TorchDevice::comes_after(const DeviceMark& mark) {
@@ -122,6 +132,10 @@ void TorchDevice::wait(const DeviceMark& mark, const std::function<std::string()
 
 void TorchDevice::current_stream_waits(const DeviceMark& mark) const {
   guarded([&] { guard_.getStream(device_).wait(*mark); });
+}
+
+void TorchDevice::current_stream_uses(const torch::Tensor& tensor) const {
+  guard_.recordDataPtrOnStream(tensor.storage().data_ptr(), guard_.getStream(device_));
 }
 
 }  // namespace tutti

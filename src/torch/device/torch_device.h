@@ -17,6 +17,7 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,8 +60,10 @@ class TorchDevice {
   void copy(const torch::Tensor& from, const torch::Tensor& to);
   DeviceMark mark();
   /// Runs `work`, whose calls are then queued in the order of copies, beside the program. It may
-  /// free `used`, of the device or undefined, at once.
-  void queue(const std::function<void()>& work, const torch::Tensor& used);
+  /// free what is `used`, of the device or undefined, at once.
+  void queue(const std::function<void()>& work, std::initializer_list<torch::Tensor> used);
+  /// Runs `work`, whose calls are queued on the stream of the calling thread.
+  void run(const std::function<void()>& work) const;
   /// What is queued here from now on comes after the mark, which is another object's.
   void comes_after(const DeviceMark& mark);
   /// On which copies run.
@@ -71,6 +74,9 @@ class TorchDevice {
   void wait(const DeviceMark& mark, const std::function<std::string()>& what);
   /// What the calling thread queues on the device from now on comes after the mark.
   void current_stream_waits(const DeviceMark& mark) const;
+  /// What the calling thread has queued may use memory that another stream was given; it may be
+  /// freed at once.
+  void current_stream_uses(const torch::Tensor& tensor) const;
   /// Since this was asked last.
   DeviceCosts costs() { return std::exchange(costs_, {}); }
 

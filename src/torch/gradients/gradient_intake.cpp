@@ -44,20 +44,14 @@ void HookedParameters::leave(std::size_t begin, std::size_t end, const std::stri
 
 GradientIntake::GradientIntake(const WrappedModel& model, StepExchange& exchange,
                                const std::vector<GradientSource*>& sources,
-                               ZeroCopyGradients* zero_copy, HostCopies* host)
-    : model_(model), exchange_(exchange), sources_(sources), zero_copy_(zero_copy) {
-  if (host == nullptr) return;
-  coming_ = std::make_unique<DeviceGradients>(
-      *host, exchange,
-      [this](std::size_t parameter, const void* at, bool last, double times, bool may_stay) {
-        if (at == nullptr) {
-          exchange_.leaves().note(parameter, last);
-        } else {
-          exchange_.leaves().write(parameter, at, last, may_stay);
-        }
-        if (last) note(parameter, times);
-      });
-}
+                               ZeroCopyGradients* zero_copy, HostCopies* host,
+                               DeviceNumbers* numbers)
+    : model_(model),
+      exchange_(exchange),
+      sources_(sources),
+      zero_copy_(zero_copy),
+      coming_(host == nullptr ? nullptr
+                              : std::make_unique<DeviceGradients>(*host, exchange, numbers)) {}
 
 void GradientIntake::note(std::size_t parameter, double times) {
   for (auto* source : sources_) source->wrote(static_cast<std::uint32_t>(parameter), times);
@@ -67,10 +61,13 @@ void GradientIntake::write(std::size_t parameter, const IncomingGradient& gradie
                            double times) {
   auto& leaves = exchange_.leaves();
   if (gradient.is_rows()) return leaves.write(parameter, gradient.rows(), last);
-  if (coming_) return coming_->add(parameter, gradient.values(), last, times);
-  const bool may_stay = zero_copy_ != nullptr && gradient.is_alone();
-  if (zero_copy_ != nullptr) zero_copy_->arrived(parameter, gradient.values(), may_stay);
-  leaves.write(parameter, gradient.values().data_ptr(), last, may_stay);
+  if (coming_) {
+    coming_->add(parameter, gradient.values(), last, gradient.is_alone());
+  } else {
+    const bool may_stay = zero_copy_ != nullptr && gradient.is_alone();
+    if (zero_copy_ != nullptr) zero_copy_->arrived(parameter, gradient.values(), may_stay);
+    leaves.write(parameter, gradient.values().data_ptr(), last, may_stay);
+  }
   if (last) note(parameter, times);
 }
 

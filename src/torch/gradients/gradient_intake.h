@@ -55,10 +55,10 @@ class HookedParameters {
 class GradientIntake {
  public:
   /// Keeps references. `zero_copy`, null without, may leave a gradient where a backward made it.
-  /// `host` is null where the model is on the CPU.
+  /// `host` is null where the model is on the CPU; `numbers` are DeviceGradients'.
   GradientIntake(const WrappedModel& model, StepExchange& exchange,
                  const std::vector<GradientSource*>& sources, ZeroCopyGradients* zero_copy,
-                 HostCopies* host = nullptr);
+                 HostCopies* host = nullptr, DeviceNumbers* numbers = nullptr);
   GradientIntake(const GradientIntake&) = delete;
   GradientIntake& operator=(const GradientIntake&) = delete;
 
@@ -74,16 +74,16 @@ class GradientIntake {
   /// Writes a gradient that is `times` too large. `last`: no other one of the parameter comes in
   /// this leaf.
   void write(std::size_t parameter, const IncomingGradient& gradient, bool last, double times);
-  /// All of the open leaf have been written when it returns: those of a device come later.
+  /// Nodes that have left have come when it returns: those of a device come later.
   void settle() {
     if (coming_) coming_->settle();
   }
-  /// Gradients on their way are not written.
+  /// Gradients on their way do not count.
   void drop() noexcept {
     if (coming_) coming_->drop();
   }
-  /// The gradients on their way, which a model on a device alone has.
-  DeviceGradients& device() { return *coming_; }
+  /// Which a model on a device alone has.
+  DeviceGradients& device() const { return *coming_; }
 
  private:
   void note(std::size_t parameter, double times);

@@ -20,15 +20,8 @@ PinnedArena::~PinnedArena() {
   }
 }
 
-int PinnedArena::slot_of(const std::byte* at) const {
-  const auto offset = static_cast<std::size_t>(at - arena_.data());
-  int slot = 0;
-  while (slot + 1 < kMaxSlots && exchange_.plan().slot_offset(slot + 1) <= offset) ++slot;
-  return slot;
-}
-
 /// Slot 0 lies with the sums.
-bool PinnedArena::is_pinned(int slot) {
+bool PinnedArena::has(int slot) {
   auto& pinned = slots_[static_cast<std::size_t>(slot)];
   if (pinned || !is_offered_) return pinned != nullptr;
   const auto& plan = exchange_.plan();
@@ -43,17 +36,9 @@ bool PinnedArena::is_pinned(int slot) {
   return false;
 }
 
-std::unique_ptr<SlotLoan> PinnedArena::lend(std::size_t parameter) {
-  const auto& entry = exchange_.plan().parameters()[parameter];
-  // Others are converted on their way into a slot.
-  if (entry.spec.dtype != entry.node_type || entry.node_count() == 0) return nullptr;
-  auto loan = exchange_.leaves().lend(parameter);
-  return loan && is_pinned(slot_of(loan->at())) ? std::move(loan) : nullptr;
-}
-
 std::byte* PinnedArena::result(std::size_t parameter) {
   const bool has_bytes = exchange_.plan().parameters()[parameter].node_count() > 0;
-  return has_bytes && is_pinned(0) ? exchange_.nodes().result(parameter) : nullptr;
+  return has_bytes && has(0) ? exchange_.nodes().result(parameter) : nullptr;
 }
 
 }  // namespace tutti

@@ -28,15 +28,12 @@ class PinnedArena {
   PinnedArena(const PinnedArena&) = delete;
   PinnedArena& operator=(const PinnedArena&) = delete;
 
-  /// A place to which the parameter's gradient of the open leaf may be copied; null: none.
-  std::unique_ptr<SlotLoan> lend(std::size_t parameter);
+  /// Whether a device copies to that slot straight.
+  bool has(int slot);
   /// Where this worker's sum of the parameter is; null: not in memory from which a device copies.
   std::byte* result(std::size_t parameter);
 
  private:
-  bool is_pinned(int slot);
-  int slot_of(const std::byte* at) const;
-
   HostCopies& host_;
   StepExchange& exchange_;
   SharedMemory arena_;

@@ -27,18 +27,22 @@ void add_costs(StepReport& step, const DeviceCosts& costs) {
 }
 
 HostCopies::HostCopies(const WrappedModel& model, const Group& group,
-                       std::optional<std::chrono::milliseconds> deadline, const std::string& name)
+                       std::optional<std::chrono::milliseconds> deadline, const std::string& name,
+                       Of of)
     : model_(model),
       device_(group, model.device(), deadline),
       sums_(group, model.device(), deadline),
-      name_(name) {
+      name_(name),
+      of_(of) {
   auto& job = group.state()->job();
   const auto refusal = refuse_memory(
       job.system(),
       {bytes(), static_cast<int>(job.hosts().neighbours(job.identity().rank).size()),
        fmt::format("host copies of \"{}\", which is on {}", name, device_.device().str()), true});
   if (!refusal.empty()) throw OutOfMemory(refusal);
-  for (const auto& item : model.parameters()) parameters_.push_back(device_.host_like(item.second));
+  for (const auto& item : model.parameters()) {
+    if (of == Of::all) parameters_.push_back(device_.host_like(item.second));
+  }
   for (const auto& item : model.buffers()) buffers_.push_back(device_.host_like(item.second));
 }
 
@@ -52,7 +56,9 @@ HostCopies::~HostCopies() {
 
 std::size_t HostCopies::parameter_bytes() const { return bytes_of(model_.parameters()); }
 
-std::size_t HostCopies::bytes() const { return parameter_bytes() + bytes_of(model_.buffers()); }
+std::size_t HostCopies::bytes() const {
+  return (of_ == Of::all ? parameter_bytes() : 0) + bytes_of(model_.buffers());
+}
 
 void HostCopies::report(StepReport& step) {
   add_costs(step, device_.costs());
@@ -102,6 +108,15 @@ void HostCopies::fetch_buffers() {
     device_.copy(model_.buffers()[b].second, buffers_[b]);
   }
   wait_for("the buffers");
+}
+
+std::vector<torch::Tensor> HostCopies::copies_of_buffers() {
+  std::vector<torch::Tensor> copies;
+  for (const auto& item : model_.buffers()) {
+    copies.push_back(device_.host_like(item.second));
+    device_.copy(item.second, copies.back());
+  }
+  return copies;
 }
 
 void HostCopies::give_parameters(std::span<const std::uint8_t> changed) {

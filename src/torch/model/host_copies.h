@@ -27,9 +27,13 @@ void add_costs(StepReport& step, const DeviceCosts& costs);
 
 class HostCopies {
  public:
+  /// Of which tensors there are copies: of buffers alone where the parameters' values are
+  /// elsewhere.
+  enum class Of : std::uint8_t { all, buffers };
   /// Keeps a reference to `model`, which is on one device. `name` is in errors.
   HostCopies(const WrappedModel& model, const Group& group,
-             std::optional<std::chrono::milliseconds> deadline, const std::string& name);
+             std::optional<std::chrono::milliseconds> deadline, const std::string& name,
+             Of of = Of::all);
   /// Waits for what is on its way.
   ~HostCopies();
   HostCopies(const HostCopies&) = delete;
@@ -43,7 +47,9 @@ class HostCopies {
   /// fetch_parameters() until they are read.
   const torch::Tensor& of_parameter(std::size_t parameter) const { return parameters_[parameter]; }
   std::string label(std::size_t parameter) const { return model_.label(parameter); }
+  /// Of the model's parameters.
   std::size_t parameter_bytes() const;
+  /// Of these copies.
   std::size_t bytes() const;
   /// Adds what copies have cost since this was called last.
   void report(StepReport& step);
@@ -56,6 +62,8 @@ class HostCopies {
   void fetch_parameters();
   void fetch_parameters(std::span<const std::uint32_t> some);
   void fetch_buffers();
+  /// The buffers' present values, in memory of their own: on their way, until settle().
+  std::vector<torch::Tensor> copies_of_buffers();
   /// Returns when no copy is on its way: the host may write the copies.
   void settle();
   /// The model's parameters or buffers that are marked become the copies' values, in the order of
@@ -72,6 +80,7 @@ class HostCopies {
   TorchDevice device_;
   TorchDevice sums_;
   std::string name_;
+  Of of_;
   std::vector<torch::Tensor> parameters_;
   std::vector<torch::Tensor> buffers_;
 };

@@ -165,17 +165,27 @@ void ShardBuffers::require_untouched(std::size_t logical) const {
 
 void ShardBuffers::open(const StepFacts&) {
   if (mean_) mean_->open(first_shard_);
+  if (host_ == nullptr) return;
+  lay_out(0);
+  is_laid_out_ = true;
 }
 
-void ShardBuffers::restore(std::size_t logical) {
+void ShardBuffers::lay_out(std::size_t logical) {
+  if (buffers_.empty()) return;
   if (host_ != nullptr) host_->settle();
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     copy_bytes(buffers_[b].second, begin(logical, b).data_ptr());
   }
+}
+
+void ShardBuffers::restore(std::size_t logical) {
+  if (!is_laid_out_) lay_out(logical);
   give();
 }
 
 void ShardBuffers::drop() noexcept {
+  is_laid_out_ = false;
+  left_.clear();
   try {
     restore();
   } catch (...) {  // the device has failed: its next call says so
@@ -205,13 +215,33 @@ void ShardBuffers::take(std::size_t logical, const ValueOf& value_of, bool is_fi
 }
 
 void ShardBuffers::take(std::size_t logical, bool is_first, bool is_first_of_logical) {
-  fetch();
+  if (host_ != nullptr) {
+    left_.push_back(Left{host_->copies_of_buffers(), is_first});
+    return;
+  }
   const auto value_of = [&](std::size_t b) { return buffers_[b].second.const_data_ptr(); };
   take(logical, value_of, is_first, is_first_of_logical);
 }
 
 void ShardBuffers::skip() {
-  if (mean_) mean_->skip();
+  if (host_ != nullptr) {
+    left_.emplace_back();
+  } else if (mean_) {
+    mean_->skip();
+  }
+}
+
+void ShardBuffers::bring() {
+  host_->settle();
+  is_laid_out_ = false;
+  for (const auto& left : std::exchange(left_, {})) {
+    if (left) {
+      const auto value_of = [&](std::size_t b) { return left->values[b].const_data_ptr(); };
+      take(0, value_of, left->is_first, left->is_first);
+    } else if (mean_) {
+      mean_->skip();
+    }
+  }
 }
 
 int ShardBuffers::keeper_of(int first, std::size_t buffer) const {

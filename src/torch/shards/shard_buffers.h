@@ -60,6 +60,8 @@ class ShardBuffers : public StepPart {
   /// all on this worker and of the logical worker, gives the values that are not averaged.
   void take(std::size_t logical, bool is_first, bool is_first_of_logical);
   void skip();
+  /// On a device: what its shards have left comes to the host once all have run.
+  void bring();
 
   // Where several workers compute a shard, each a part of the model's layers, and several shards
   // are under way:
@@ -115,6 +117,8 @@ class ShardBuffers : public StepPart {
   }
   /// On a device: values of buffers_ become the model's.
   void give() const;
+  /// The host's copies become the values of the step's begin, which each shard is given.
+  void lay_out(std::size_t logical);
   void keep();
   void spread(std::size_t buffer);
   /// The rank among those of `first`'s shards that has changed the buffer; −1: none has.
@@ -132,7 +136,14 @@ class ShardBuffers : public StepPart {
   std::int64_t first_shard_;
   std::string name_;  ///< of the Trainer, in errors
   std::optional<std::chrono::milliseconds> deadline_;
-  HostCopies* host_;                  ///< null where the model is on the CPU
+  HostCopies* host_;          ///< null where the model is on the CPU
+  bool is_laid_out_ = false;  ///< there, while shards run
+  /// What a shard has left, there; nothing of one that did not run.
+  struct Left {
+    std::vector<torch::Tensor> values;
+    bool is_first = false;
+  };
+  std::vector<std::optional<Left>> left_;
   NamedTensors buffers_;              ///< the model's, or the host's copies of them
   Place home_;                        ///< outside of shards
   std::vector<std::uint8_t> varies_;  ///< shards have values of their own

@@ -3,13 +3,12 @@
 #include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <exception>
 #include <optional>
 
 #include "comm/group_state.h"
 #include "job/alone.h"
+#include "memory/memory_need.h"
 #include "run/data/leaf_seed.h"
 #include "torch/model/resolved.h"
 #include "torch/shards/trainer_settings.h"
@@ -21,7 +20,10 @@ ShardRunner::ShardRunner(const Parts& parts, Options options)
     : parts_(parts),
       options_(std::move(options)),
       zero_copy_(parts.exchange),
-      intake_(parts.model, parts.exchange, parts.sources, &zero_copy_, parts.host) {}
+      numbers_(parts.host == nullptr ? nullptr
+                                     : std::make_unique<DeviceNumbers>(parts.host->device())),
+      intake_(parts.model, parts.exchange, parts.sources, &zero_copy_, parts.host, numbers_.get()) {
+}
 
 void ShardRunner::attach() {
   const auto& model = parts_.model;
@@ -50,6 +52,7 @@ void ShardRunner::run(const Trainer::Compute& compute) {
   const auto& mine = options_.mine;
   for (auto s = mine.begin; s < mine.end; ++s) run_shard(s, compute);
   if (parts_.audit != nullptr) repeat_shard(compute);
+  if (numbers_) bring();
 }
 
 /// Every worker takes part in each call of the split classifiers, with a shard or without: one
@@ -98,22 +101,16 @@ void ShardRunner::run_shard(std::int64_t index, const Trainer::Compute& compute)
   if (parts_.audit != nullptr && parts_.audit->records()) {
     parts_.audit->close(answer.weight_, shard.metrics_, parts_.states.working_of(index));
   }
-  parts_.notes.add(std::move(shard.metrics_));
+  if (numbers_) {
+    to_come_.back().metrics = std::move(shard.metrics_);
+  } else {
+    parts_.notes.add(std::move(shard.metrics_));
+  }
   if (!runs) return parts_.buffers.skip();
   const auto logical = parts_.replicas != nullptr ? parts_.replicas->logical_worker_of(index) : 0;
   const auto& mine = parts_.board.mine();
   parts_.buffers.take(logical, mine.ran == 0, mine.own_first_ran[logical] < 0);
   note_ran(logical);
-}
-
-/// The shard that was computed last has a weight.
-void ShardRunner::note_ran(std::size_t logical) {
-  parts_.notes.same_shards().end_shard();
-  auto& mine = parts_.board.mine();
-  note_magnitudes(mine.all, false);
-  if (parts_.replicas != nullptr) note_magnitudes(mine.own[logical], true);
-  if (mine.own_first_ran[logical] < 0) mine.own_first_ran[logical] = shard_;
-  if (mine.ran++ == 0) mine.first_ran = shard_;
 }
 
 /// Calls the closure for a shard: under its seed, with the parameters and buffers of its logical
@@ -134,17 +131,6 @@ ShardAnswer ShardRunner::call(const Trainer::Compute& compute, Shard& shard) {
   return answer;
 }
 
-void ShardRunner::note_answer(Shard& shard, const ShardAnswer& answer) const {
-  if (answer.kind_ == ShardAnswer::Kind::none) {
-    throw InvalidArgument(fmt::format(
-        "shard {}: its closure gave no answer: return shard.loss(…), shard.gradients(…) or "
-        "shard.nothing()",
-        shard_));
-  }
-  if (answer.kind_ != ShardAnswer::Kind::loss) return;
-  shard.metrics_.weighted_mean(kLossName, answer.loss_.item<double>(), answer.weight_);
-}
-
 torch::Tensor ShardRunner::scaled(const torch::Tensor& value) const {
   return loss_scale_ == 1 ? value : value * loss_scale_;
 }
@@ -158,7 +144,22 @@ void ShardRunner::enter(std::int64_t shard) {
 
 void ShardRunner::run_alone(const std::function<void()>& code) {
   const Alone alone(parts_.exchange.group().state()->job(), where());
-  parts_.parameters.run_closure(code, [this] { return where(); });
+  const auto run = [&] { parts_.parameters.run_closure(code, [this] { return where(); }); };
+  if (parts_.host == nullptr) return run();
+  const auto no_room = [this](const std::string& what) {
+    return OutOfMemory(fmt::format(
+        "{}: {}; Tutti holds {} of parameters there, and of this step {} of gradients' sums: more "
+        "shards, of fewer rows each, or recompute() need less (docs/gpu.md#memory)",
+        where(), what, format_bytes(parts_.host->parameter_bytes()),
+        format_bytes(intake_.device().bytes_held())));
+  };
+  try {
+    run();
+  } catch (const OutOfMemory& error) {
+    throw no_room(error.what());
+  } catch (const c10::OutOfMemoryError& error) {
+    throw no_room(error.what_without_backtrace());
+  }
 }
 
 std::optional<ShardRunner::Loss> ShardRunner::loss_of(Shard& shard, const ShardAnswer& answer) {
@@ -205,6 +206,8 @@ void ShardRunner::drop() noexcept {
   in_backward_ = false;
   redirect_ = nullptr;
   intake_.drop();
+  to_come_.clear();
+  if (numbers_) numbers_->drop();
 }
 
 std::string ShardRunner::where() const {
@@ -219,7 +222,6 @@ void ShardRunner::take_gradients(const ShardAnswer& answer) {
     }
     if (answer.kind_ == ShardAnswer::Kind::loss) run_backward(answer.loss_);
     if (answer.kind_ == ShardAnswer::Kind::gradients) hand_in(answer.gradients_);
-    intake_.settle();
   });
 }
 
@@ -316,17 +318,6 @@ void ShardRunner::gradient(std::size_t parameter, const torch::Tensor& value) {
 void ShardRunner::accumulated(std::size_t parameter) {
   const auto value = hooks_.take_accumulated(parameter);
   if (value.defined()) gradient(parameter, value);
-}
-
-void ShardRunner::note_magnitudes(GradientFacts& facts, bool per_replica) const {
-  double largest = 0;
-  for (std::size_t p = 0; p < parts_.model.parameters().size(); ++p) {
-    if (parts_.model.is_per_replica(p) != per_replica) continue;
-    const double magnitude = parts_.exchange.leaves().magnitude(p);
-    largest = std::max(largest, magnitude);
-    if (!std::isfinite(magnitude)) facts.note_bad(shard_, static_cast<std::int64_t>(p));
-  }
-  facts.bound += largest;
 }
 
 }  // namespace tutti

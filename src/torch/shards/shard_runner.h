@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,6 +25,7 @@
 #include "sync/step/shard_board.h"
 #include "sync/step/step_exchange.h"
 #include "torch/classes/trained_classifiers.h"
+#include "torch/device/device_numbers.h"
 #include "torch/gradients/gradient_intake.h"
 #include "torch/gradients/zero_copy_gradients.h"
 #include "torch/model/gradient_hooks.h"
@@ -128,7 +130,7 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   void repeat_shard(const Trainer::Compute& compute);
   ShardAnswer call(const Trainer::Compute& compute, Shard& shard);
   /// Notes the loss that it gives. InvalidArgument where there is no answer.
-  void note_answer(Shard& shard, const ShardAnswer& answer) const;
+  void note_answer(Shard& shard, const ShardAnswer& answer);
   void note_ran(std::size_t logical);
   /// Times the loss scale.
   torch::Tensor scaled(const torch::Tensor& value) const;
@@ -136,14 +138,29 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   void take_gradients(const ShardAnswer& answer);
   void run_backward(const torch::Tensor& loss);
   void hand_in(const std::vector<torch::Tensor>& gradients);
-  /// The largest of the leaf's gradients, and those that are not finite.
-  void note_magnitudes(GradientFacts& facts, bool per_replica) const;
+  /// The largest of the shard's gradients, and those that are not finite.
+  using MagnitudeOf = std::function<double(std::size_t parameter)>;
+  void note_magnitudes(GradientFacts& facts, std::int64_t shard, bool per_replica,
+                       const MagnitudeOf& magnitude_of) const;
+  /// What the step's shards have left on a device has come to the host when it returns.
+  void bring();
   /// The second computation of a shard is running, for the audit.
   bool repeats() const { return parts_.audit != nullptr && parts_.audit->repeats(); }
+
+  /// Of a shard on a device, until bring(): numbers are places of numbers_.
+  struct ToCome {
+    std::int64_t shard = 0;
+    ShardMetrics metrics = {};  ///< without the loss
+    std::optional<std::size_t> loss = {};
+    double weight = 0;
+    std::map<std::size_t, std::size_t> largest = {};  ///< by parameter, of one that ran
+  };
 
   Parts parts_;
   Options options_;
   ZeroCopyGradients zero_copy_;
+  std::unique_ptr<DeviceNumbers> numbers_;  ///< null where the model is on the CPU
+  std::vector<ToCome> to_come_;             ///< the last one is that of the running shard
   GradientIntake intake_;
   HookedParameters hooks_;
   std::int64_t step_ = 1;

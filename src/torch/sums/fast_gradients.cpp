@@ -97,7 +97,7 @@ void FastGradients::queue(TorchDevice* device, const std::function<void()>& work
                           const torch::Tensor& used) {
   const torch::NoGradGuard no_grad;
   if (device == nullptr) return work();
-  device->queue(work, used);
+  device->queue(work, {used});
 }
 
 torch::Tensor FastGradients::slot(std::size_t parameter) const {

@@ -358,8 +358,10 @@ TEST(Accumulation, HoldsFewGradientsWhereTheNumberOfMicroBatchesIsGiven) {
       order.barrier();  // how many rank 0 has is not known before it has finished
       const bool keeps_all = !given && job.rank() > 0;
       // A binary counter takes 3 + 1 for 8 of them.
-      EXPECT_LE(parallel.bytes_held(), (keeps_all ? 8 : 4) * kOneGradient);
-      EXPECT_EQ(parallel.bytes_held() == 8 * kOneGradient, keeps_all);
+      // On a device they are there, and few come to the host.
+      const bool keeps_here = keeps_all && model->parameters().front().is_cpu();
+      EXPECT_LE(parallel.bytes_held(), (keeps_here ? 8 : 4) * kOneGradient);
+      EXPECT_EQ(parallel.bytes_held() == 8 * kOneGradient, keeps_here);
       scope.finish();
       EXPECT_EQ(parallel.report().leaves, 16);
     }
