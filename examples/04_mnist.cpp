@@ -4,7 +4,7 @@
 // with a DataParallel (docs/data.md goes through the differences).
 //
 //   build/bin/plain_mnist FOLDER EPOCHS
-//   build/bin/tutti run -n 2 build/bin/mnist FOLDER EPOCHS
+//   build/bin/tutti run -n 2 build/bin/mnist FOLDER EPOCHS [--device cuda]
 //   build/bin/tutti run -n 2 build/bin/mnist_parallel FOLDER EPOCHS [--device cuda]
 
 #include <torch/torch.h>
@@ -13,6 +13,7 @@
 #include <exception>
 #include <string>
 
+#include "device_option.h"
 #include "idx_images.h"
 #include "mnist_arguments.h"
 #include "tutti/tutti.h"
@@ -48,13 +49,15 @@ auto normalized(const std::string& folder, const std::string& part) {
 
 void run(const Arguments& arguments) {
   const auto job = tutti::Job::join();
+  const auto device = device_of(job, arguments.device);
   torch::manual_seed(1);
   Net model;
+  model.to(device);
   auto train_set = normalized(arguments.folder, "train");
   auto test_set = normalized(arguments.folder, "t10k");
   const auto test_size = static_cast<double>(test_set.size().value());
-  tutti::ShardLoader train_loader(std::move(train_set), kTrainBatch / 4);
-  tutti::ShardLoader test_loader(std::move(test_set), kTestBatch);
+  tutti::ShardLoader train_loader(std::move(train_set), kTrainBatch / 4, {.device = device});
+  tutti::ShardLoader test_loader(std::move(test_set), kTestBatch, {.device = device});
   tutti::Trainer trainer(job, model, tutti::Sgd{.lr = 0.01, .momentum = 0.5}, {.shards = 4});
 
   for (int epoch = 1; epoch <= arguments.epochs; ++epoch) {
@@ -83,7 +86,7 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  run(arguments_of(argc, argv));
+  run(arguments_with_device(argc, argv));
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());

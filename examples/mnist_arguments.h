@@ -1,6 +1,6 @@
 #pragma once
 
-// What the programs on MNIST are told: FOLDER EPOCHS, and the one in parallel [--device TYPE].
+// What the programs on MNIST are told: FOLDER EPOCHS, and those in parallel [--device TYPE].
 
 #include <stdexcept>
 #include <string>
@@ -19,7 +19,7 @@ inline Arguments arguments_of(int argc, char** argv) {
 inline Arguments arguments_with_device(int argc, char** argv) {
   const bool has_device = argc == 5 && std::string(argv[3]) == "--device";
   if (argc != 3 && !has_device) {
-    throw std::runtime_error("usage: mnist_parallel FOLDER EPOCHS [--device TYPE]");
+    throw std::runtime_error("usage: PROGRAM FOLDER EPOCHS [--device TYPE]");
   }
   auto arguments = arguments_of(3, argv);
   if (has_device) arguments.device = argv[4];

@@ -27,6 +27,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -38,14 +39,61 @@
 namespace tutti {
 
 namespace detail {
+
 /// Workers that wait for one another are still told so at once, although this thread runs.
 void mark_reader_thread();
+
+/// Tensors on their way to a device, by pinned memory and beside the program. Any thread.
+class BatchSender {
+ public:
+  explicit BatchSender(torch::Device device);
+  ~BatchSender();
+  BatchSender(const BatchSender&) = delete;
+  BatchSender& operator=(const BatchSender&) = delete;
+  /// Sends them: each becomes one of the device.
+  std::shared_ptr<void> send(const std::vector<torch::Tensor*>& tensors);
+  /// What the calling thread queues there from now on sees what was sent by that call.
+  void arrive(const std::shared_ptr<void>& sent, const std::vector<torch::Tensor*>& tensors);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The tensors of a batch: of itself, of an Example, of a pair or a container of those. False where
+/// it has something else.
+template <class Batch>
+bool list_tensors(Batch& batch, std::vector<torch::Tensor*>& list) {
+  if constexpr (std::is_same_v<Batch, torch::Tensor>) {
+    if (batch.defined()) list.push_back(&batch);
+    return true;
+  } else if constexpr (std::is_same_v<Batch, torch::data::example::NoTarget>) {
+    return true;
+  } else if constexpr (requires { batch.data, batch.target; }) {
+    return list_tensors(batch.data, list) && list_tensors(batch.target, list);
+  } else if constexpr (requires { batch.first, batch.second; }) {
+    return list_tensors(batch.first, list) && list_tensors(batch.second, list);
+  } else if constexpr (requires { batch.begin() != batch.end(); }) {
+    bool all = true;
+    for (auto& part : batch) all = list_tensors(part, list) && all;
+    return all;
+  } else if constexpr (requires { batch.data; }) {
+    return list_tensors(batch.data, list);  // an Example without a target
+  } else {
+    return false;
+  }
+}
+
 }  // namespace detail
 
 struct LoaderOptions {
   /// Batches to have ready or under way; 0: each is read when it is asked for.
   std::int64_t prefetch = 2;
   std::int64_t threads = 1;
+  /// Where the model is: batches come there beside the program, by pinned memory, once they are
+  /// read, so that `prefetch` of them take room there. Of batches that are tensors, Examples of
+  /// them, or vectors or pairs of those; else InvalidArgument.
+  torch::Device device = torch::kCPU;
 };
 
 /// `Dataset` is one of torch::data's stateless ones with a known size, mapped to batches or not.
@@ -65,6 +113,9 @@ class ShardLoader {
     const auto size = dataset_.size();
     if (!size) throw InvalidArgument("ShardLoader: the dataset does not know its size");
     size_ = static_cast<std::int64_t>(*size);
+    if (!options_.device.is_cpu()) {
+      sender_ = std::make_shared<detail::BatchSender>(options_.device);
+    }
   }
 
   std::int64_t dataset_size() const { return size_; }
@@ -115,10 +166,35 @@ class ShardLoader {
   Batch read(const Samples& samples) {
     ahead_.reset();
     const std::vector<std::size_t> indices(samples.begin(), samples.end());
-    return dataset_.get_batch(indices);
+    return arrived(sent(dataset_.get_batch(indices), sender_.get()));
   }
 
  private:
+  /// A batch, and what tells that it has come to the device; null on the host.
+  struct Sent {
+    Batch batch;
+    std::shared_ptr<void> on_its_way;
+  };
+  static Sent sent(Batch batch, detail::BatchSender* sender) {
+    std::vector<torch::Tensor*> tensors;
+    if (sender == nullptr) return {std::move(batch), nullptr};
+    if (!detail::list_tensors(batch, tensors)) {
+      throw InvalidArgument(
+          "ShardLoader: batches of this type have tensors that it does not know: leave "
+          "LoaderOptions::device out, and send them in the closure");
+    }
+    auto on_its_way = sender->send(tensors);
+    return {std::move(batch), std::move(on_its_way)};
+  }
+  Batch arrived(Sent sent) {
+    std::vector<torch::Tensor*> tensors;
+    if (sent.on_its_way) {
+      detail::list_tensors(sent.batch, tensors);
+      sender_->arrive(sent.on_its_way, tensors);
+    }
+    return std::move(sent.batch);
+  }
+
   /// The samples of each batch that comes; none at the end.
   using Coming = std::function<Samples()>;
 
@@ -143,31 +219,34 @@ class ShardLoader {
   };
 
   /// The data set as read by threads that will never use a job.
-  class Aside : public torch::data::datasets::BatchDataset<Aside, Batch,
+  class Aside : public torch::data::datasets::BatchDataset<Aside, Sent,
                                                            typename Dataset::BatchRequestType> {
    public:
-    explicit Aside(const Dataset& dataset) : dataset_(dataset) {}
-    Batch get_batch(typename Dataset::BatchRequestType request) override {
+    Aside(const Dataset& dataset, std::shared_ptr<detail::BatchSender> sender)
+        : dataset_(dataset), sender_(std::move(sender)) {}
+    Sent get_batch(typename Dataset::BatchRequestType request) override {
       detail::mark_reader_thread();
-      return dataset_.get_batch(std::move(request));
+      return sent(dataset_.get_batch(std::move(request)), sender_.get());
     }
     std::optional<std::size_t> size() const override { return dataset_.size(); }
 
    private:
     Dataset dataset_;
+    std::shared_ptr<detail::BatchSender> sender_;
   };
 
   /// Batches under way, in the order of the shards.
   struct Ahead {
-    Ahead(const Dataset& dataset, Coming coming, const LoaderOptions& options)
-        : loader(Aside(dataset), Sampler(std::move(coming), asked),
+    Ahead(const Dataset& dataset, std::shared_ptr<detail::BatchSender> sender, Coming coming,
+          const LoaderOptions& options)
+        : loader(Aside(dataset, std::move(sender)), Sampler(std::move(coming), asked),
                  torch::data::DataLoaderOptions()
                      .workers(static_cast<std::size_t>(options.threads))
                      .max_jobs(static_cast<std::size_t>(options.prefetch))),
           at(loader.begin()) {}
     std::deque<Samples> asked;
     torch::data::StatelessDataLoader<Aside, Sampler> loader;
-    torch::data::Iterator<Batch> at;
+    torch::data::Iterator<Sent> at;
     bool first = true;
   };
 
@@ -177,7 +256,7 @@ class ShardLoader {
     if (ahead_ && !ahead_->asked.empty() && ahead_->asked.front() == samples) return await();
     // The first batch, or the run stands elsewhere than expected: after a load, a failed step.
     auto batch = read_alone(samples);
-    ahead_ = std::make_unique<Ahead>(dataset_, coming(), options_);
+    ahead_ = std::make_unique<Ahead>(dataset_, sender_, coming(), options_);
     return batch;
   }
 
@@ -197,7 +276,7 @@ class ShardLoader {
     try {
       if (!std::exchange(ahead_->first, false)) ++ahead_->at;
       ahead_->asked.pop_front();
-      return std::move(*ahead_->at);
+      return arrived(std::move(*ahead_->at));
     } catch (const torch::data::WorkerException& error) {
       ahead_.reset();
       std::rethrow_exception(error.original_exception);
@@ -208,6 +287,7 @@ class ShardLoader {
   std::int64_t batch_;
   LoaderOptions options_;
   std::int64_t size_ = 0;
+  std::shared_ptr<detail::BatchSender> sender_;  ///< null where batches stay on the host
   std::unique_ptr<Ahead> ahead_;
 };
 

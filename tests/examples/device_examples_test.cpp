@@ -88,7 +88,7 @@ TEST_F(DeviceExamples, ADeviceOfAnotherTypeIsNamed) {
               HasSubstr("--device cuda: libtorch's device here is test:0"));
   EXPECT_THAT(run(1, {}, mnist("gpu")).err, HasSubstr("--device gpu: "));
   EXPECT_THAT(run(1, {}, {program("mnist_parallel"), data_, "1", "--devise", "cpu"}).err,
-              HasSubstr("usage: mnist_parallel FOLDER EPOCHS [--device TYPE]"));
+              HasSubstr("usage: PROGRAM FOLDER EPOCHS [--device TYPE]"));
 }
 
 TEST_F(DeviceExamples, MnistHasTheBytesOfTheCpuOnADevice) {
@@ -96,6 +96,18 @@ TEST_F(DeviceExamples, MnistHasTheBytesOfTheCpuOnADevice) {
     const auto cpu = digest(run(workers, {}, mnist("cpu")));
     for (const char* const held : {"side", "default"}) {
       EXPECT_EQ(digest(run(workers, test_device(held), mnist("privateuseone"))), cpu) << held;
+    }
+  }
+}
+
+TEST_F(DeviceExamples, MnistOfATrainerHasTheBytesOfTheCpuOnAnyNumberOfWorkers) {
+  const auto arguments = [&](const std::string& device) -> std::vector<std::string> {
+    return {program("mnist"), data_, "2", "--device", device};
+  };
+  const auto cpu = digest(run(1, {}, arguments("cpu")));
+  for (const int workers : {1, 2, 3}) {
+    for (const char* const held : {"side", "default"}) {
+      EXPECT_EQ(digest(run(workers, test_device(held), arguments("privateuseone"))), cpu) << held;
     }
   }
 }
