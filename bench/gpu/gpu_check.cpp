@@ -2,6 +2,7 @@
 //
 //   tutti run -n 2 gpu_check exact --model lstm --device cuda
 //   gpu_check faults --device cuda
+//   tutti run -n 2 gpu_check trainer --model lstm --device cuda
 //   tutti run -n 2 gpu_check time --model mlp25m --times 64 --device cuda
 
 #include <CLI/CLI.hpp>
@@ -47,7 +48,20 @@ int run(int argc, char** argv) {
   clock->add_option("--rounds", options.rounds, "the first two do not count")
       ->check(CLI::Range(3, 10000));
   clock->add_flag("--fast", options.fast, "gradients are added up by NCCL");
-  for (auto* const part : {exactness, controls, clock}) {
+  auto* const trained = app.add_subcommand("trainer", "digests of a Trainer");
+  add_models(*trained, options);
+  trained->add_option("--steps", options.steps)->check(CLI::PositiveNumber);
+  trained->add_option("--shards", options.micro_batches)->check(CLI::PositiveNumber);
+  trained->add_option("--folder", options.folder, "of a checkpoint at half of the steps");
+  trained->add_flag("--resume", options.resumes, "does the other half");
+  auto* const trained_clock = app.add_subcommand("trainer-time", "a Trainer's steps");
+  add_models(*trained_clock, options);
+  trained_clock->add_option("--shards", options.micro_batches)->check(CLI::PositiveNumber);
+  trained_clock->add_option("--threads", options.threads, "of the host")
+      ->check(CLI::PositiveNumber);
+  trained_clock->add_option("--rounds", options.rounds, "the first two do not count")
+      ->check(CLI::Range(3, 10000));
+  for (auto* const part : {exactness, controls, clock, trained, trained_clock}) {
     part->add_option("--device", options.device, "cpu, or a type of libtorch's devices");
   }
   try {
@@ -58,6 +72,8 @@ int run(int argc, char** argv) {
   if (*exactness) exact(options);
   if (*controls) faults(options);
   if (*clock) times(options);
+  if (*trained) trainer(options);
+  if (*trained_clock) trainer_times(options);
   return 0;
 }
 

@@ -13,8 +13,11 @@ def exactness(facts):
     lines, good = [], True
     for expected in of(facts, "expected"):
         model = expected["model"]
-        found = [fact for fact in of(facts, "exact") if fact["model"] == model and fact.get("seed", 1) == 1]
-        missing = [n for n in expected["workers"] if not any(fact["workers"] == n for fact in found)]
+        found = [fact for fact in of(facts, "exact")
+                 if fact["model"] == model and fact.get("seed", 1) == 1 and not fact.get("half")]
+        resumed = expected.get("resumed", False)
+        missing = [n for n in expected["workers"]
+                   if not any(fact["workers"] == n and fact.get("resumed", False) == resumed for fact in found)]
         digests = sorted({fact["sha256"] for fact in found})
         if missing:
             text = "NO RESULT of workers: " + ", ".join(map(str, missing))
@@ -25,7 +28,8 @@ def exactness(facts):
         else:
             text = f"equal, {digests[0][:12]}…"
         good = good and not missing and len(digests) == 1
-        lines.append(f"  {model:<16} workers {', '.join(map(str, expected['workers'])):<8} {text}")
+        model += ", resumed" if resumed else ""
+        lines.append(f"  {model:<24} workers {', '.join(map(str, expected['workers'])):<8} {text}")
     one, other = ([fact["sha256"] for fact in of(facts, "exact") if fact["model"] == "digits" and fact.get("seed", 1) == s]
                   for s in (1, 2))
     control = bool(one and other) and one[0] != other[0]
@@ -54,6 +58,21 @@ def times(facts):
     return lines
 
 
+def trainer_times(facts):
+    found = of(facts, "trainer_time")
+    if not found:
+        return []
+    lines = ["", "A Trainer's steps, medians: backwards alone, with Adam and with torch's fused one on the device; Tutti",
+             "  model      rows × workers threads  backwards    Adam ms   fused ms   Tutti ms exposed ms    ÷ bound  host GB/s"
+             "   MB more   by hand"]
+    keys = ("backwards_ms", "adam_ms", "fused_ms", "tutti_ms", "exposed_ms", "exposed_by_bound", "host_gb_per_s")
+    for fact in found:
+        lines.append(f"  {fact['model']:<12}{fact['times']:>5}{fact['workers']:>8}{fact['threads']:>8} " +
+                     " ".join(number(fact, key) for key in keys) +
+                     f"{fact['peak_bytes'] / 1e6:>10.1f}{fact['peak_by_hand_bytes'] / 1e6:>10.1f}")
+    return lines
+
+
 def main(path):
     facts = []
     with open(path, encoding="utf-8") as file:
@@ -64,9 +83,13 @@ def main(path):
         lines += [f"{key}: {value}" for key, value in fact.items() if key != "part"]
     exact, good = exactness(facts)
     lines += ["", "Parameters after some steps (SHA-256)", *exact]
-    lines += ["", "Steps, medians", *times(facts)]
-    lines += ["", "Waits left out: runs with other bytes"]
-    lines += [f"  {fact['wrong']:>3} of {fact['runs']}  {fact['fault']}" for fact in of(facts, "faults")]
+    if of(facts, "time"):
+        lines += ["", "Steps, medians", *times(facts)]
+    lines += trainer_times(facts)
+    faults = of(facts, "faults")
+    if faults:
+        lines += ["", "Waits left out: runs with other bytes"]
+        lines += [f"  {fact['wrong']:>3} of {fact['runs']}  {fact['fault']}" for fact in faults]
     lines += ["", "Parts"]
     ended = [f"  {key}: {value}" for fact in of(facts, "ended") for key, value in fact.items() if key != "part"]
     lines += sorted(ended, key=lambda line: int("0" + line.rpartition("from second ")[2]) if "from second" in line else 1e9)

@@ -1,33 +1,16 @@
-#include <c10/core/impl/VirtualGuardImpl.h>
-
-#include <chrono>
 #include <cstdlib>
 
 #include "common/median.h"
 #include "device_option.h"
 #include "gpu/parts.h"
+#include "gpu/seconds.h"
 #include "step/models.h"
 #include "tutti/tutti.h"
 
 namespace bench::gpu {
 namespace {
 
-constexpr int kWarmUp = 2;
 constexpr int kCopies = 10;
-
-void synchronize(torch::Device device) {
-  if (device.is_cpu()) return;
-  c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
-}
-
-template <class Call>
-double seconds_of(torch::Device device, Call&& call) {
-  synchronize(device);
-  const auto begin = std::chrono::steady_clock::now();
-  call();
-  synchronize(device);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 /// A model, its optimizer, and a batch of this worker's own.
 class Trained {
