@@ -4,7 +4,7 @@ set(on_device Accumulation.* AveragedParallel.* Backwards.* DataParallel.* Diver
               FailedSteps.* FirstSteps.* Grid.* KeptGradients.* KeptGraphs.* LateBackwardEnd.* LossWeight.* Models.*
               NegativeBit.* Ops.* ParallelMean.* ParameterNames.* Partial.* Profile.* Ranks/OpsOf.* Recompute.*
               RecomputeInADataParallel.* RecomputeMemory.* RecomputeOutside.* RecomputeSequential.ACut*
-              RefusedObjects.* Refusals.* SyncBatchNorm.* Tensors.* TrainingFailure.* Turns.OfTwoDataParallels*
+              RefusedObjects.* Refusals.* Some/TrainerExact.* SyncBatchNorm.* Tensors.* TrainingFailure.* Turns.OfTwoDataParallels*
               WeightedLosses.* Workers/SyncBatchNormOf.*)
 # Those of them that do not, by the reason.
 set(not_on_device
@@ -13,10 +13,12 @@ set(not_on_device
     LossWeight.OfAShard* LossWeight.AndALossScale* NegativeBit.WhatIsKept* ParameterNames.WhatHoldsForNone*
     RecomputeOutside.AnAuxiliaryLoss* RecomputeOutside.WhatACapturedModuleChangesIsChangedOnceInATrainer
     RefusedObjects.OneOverATrainers* TrainingFailure.ADeadWorkerEndsATrainer* TrainingFailure.*TheTrainersDeadline
-    # Sparse tensors and codecs, which are not offered there.
+    # Sparse tensors, codecs and averaging in a Trainer, which are not offered there.
     DataParallel.GradientsSetByHandThatDoNotFit* FirstSteps.TheSameDataInMicroBatchesAndOfASparseTable*
     Ops.ASparseTensor* Partial.AMeanOfIntegers* ParameterNames.ATiedParameter* Recompute.TensorsThatItHasNoBytesOf*
     Refusals.AValueThatACodecCannotSend* Refusals.WhatIsRefusedNamesTheParameter Tensors.WhatCannotBeMoved*
+    Some/TrainerExact.*tables_* Some/TrainerExact.*codec Some/TrainerExact.*topk* Some/TrainerExact.*_local*
+    Some/TrainerExact.*diloco* Some/TrainerExact.*block_momentum Some/TrainerExact.*partial Some/TrainerExact.*correction
     # Split layers, which are on the CPU.
     Grid.*Neighbours* NegativeBit.LabelsAndIndices*
     # Views that share memory, and start_all_reduce(), which take tensors of the CPU.

@@ -179,6 +179,7 @@ inline Optimizer optimizer_of(const std::string& name) {
   }
   return Adagrad{.lr_decay = 0.1, .initial_sum = 0.01};
 }
+TrainerOptions options_of(const std::string& way);
 /// Rows, and what logical workers have for themselves, are updated by native rules alone, and rows
 /// are everybody's. Momentum is corrected for SGD that has none.
 inline bool go_together(const std::string& model, const std::string& optimizer,
@@ -190,7 +191,11 @@ inline bool go_together(const std::string& model, const std::string& optimizer,
   if (model == "tied" && (way == "local biases" || way == "diloco" || way == "diloco in 8 bits")) {
     return false;  // it has no bias, and one parameter, not two to send in turn
   }
-  return !(has_rows && is_per_replica) && !((has_rows || is_per_replica) && optimizer == "rmsprop");
+  // What a Trainer refuses on a device.
+  const bool is_offered = !test_device_profile() ||
+                          (!has_rows && !is_per_replica && !options_of(way).compression.codec);
+  return is_offered && !(has_rows && is_per_replica) &&
+         !((has_rows || is_per_replica) && optimizer == "rmsprop");
 }
 
 /// Every run has uneven weights, and more shards than workers or fewer.
@@ -298,6 +303,7 @@ inline std::string train(int workers, const Case& one, std::int64_t until = kSte
   return text_of_rank_0(workers, [&](const Job& job) {
     torch::manual_seed(7 + static_cast<std::uint64_t>(job.rank()));  // rank 0's parameters hold
     const auto task = make(one.model);
+    here(*task.module);
     auto options = options_of(one.way);
     options.shards = one.shards;
     options.audit_every = one.audit_every;

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <span>
 #include <sstream>
+#include <string_view>
 #include <variant>
 
 #include "torch/exact_cases.h"
@@ -56,13 +58,17 @@ struct Run {
   Optimizer optimizer = Adam{.lr = 0.01};
   bool has_table = false;
   bool is_double = false;
+  bool is_on_device = false;
 };
+
+constexpr std::string_view kOnDevice = "on a device";
 
 /// False where there is no such thing.
 bool apply_option(const std::string& name, Run& run) {
   auto& compression = run.options.compression;
   auto& clip = run.options.clip;
-  if (name == "no codec") return true;
+  if (name == "no codec" || name == "on the CPU") return true;
+  if (name == kOnDevice) return run.is_on_device = true;
   if (name == "half") return compression.codec = half_codec(), true;
   if (name == "bfloat16") return compression.codec = bfloat16_codec(), true;
   if (name == "int8") return compression.codec = int8_codec(), true;
@@ -147,7 +153,8 @@ Task mlp_of_rows() {
   auto model = mlp();
   return {model.ptr(), [model](const Piece& piece) mutable {
             const auto type = model->parameters().front().scalar_type();
-            return model->forward(draw(piece.seed, {4, 6}).to(type)).square().mean();
+            const auto where = model->parameters().front().device();
+            return model->forward(draw(piece.seed, {4, 6}).to(where, type)).square().mean();
           }};
 }
 
@@ -155,6 +162,10 @@ Task mlp_of_rows() {
 std::string train_all(int workers, std::span<const Cell> cells) {
   return text_of_rank_0(workers, [&](const Job& job) {
     std::string all;
+    if (std::ranges::find(cells, kOnDevice, &Cell::column) != cells.end()) {
+      test_device::register_device(2);
+      test_device::hold(test_device::Held::kSideStreams);
+    }
     for (const auto& cell : cells) {
       Run run{.options = {.shards = 5, .seed = 3, .logical_workers = 5}};
       run.options.compression.fusion = 100;
@@ -163,6 +174,7 @@ std::string train_all(int workers, std::span<const Cell> cells) {
       torch::manual_seed(1);
       const auto task = run.has_table ? tables() : mlp_of_rows();
       if (run.is_double) task.module->to(torch::kFloat64);
+      if (run.is_on_device) task.module->to(local_device(job));
       try {
         Trainer trainer(job, *task.module, run.optimizer, run.options);
         while (trainer.steps() < 3) {
@@ -194,6 +206,13 @@ TEST(Combinations, EveryPairDoesWhatThePageSays) {
   ASSERT_GT(cells.size(), 100u);
   std::stringstream alone(train_in_parts(1, cells));
   std::stringstream three(train_in_parts(3, cells));
+  // What is on a device has the bytes of the CPU.
+  std::vector<Cell> there;
+  std::ranges::copy_if(cells, std::back_inserter(there),
+                       [](const Cell& cell) { return cell.column == kOnDevice; });
+  EXPECT_GT(there.size(), 30u);
+  for (auto& cell : there) cell.column = "on the CPU";
+  std::stringstream on_cpu(train_in_parts(1, there));
   std::map<std::string, std::string> seen;  // by hash and column: each option does something
   for (const auto& cell : cells) {
     std::string one;
@@ -204,6 +223,12 @@ TEST(Combinations, EveryPairDoesWhatThePageSays) {
                          : one == other ? "exact"
                                         : "allowed")
         << cell.row << " × " << cell.column << ": " << one << " / " << other;
+    if (cell.column == kOnDevice) {
+      std::string bytes;
+      ASSERT_TRUE(std::getline(on_cpu, bytes));
+      EXPECT_TRUE(is_refused || one == bytes) << cell.row << " on a device";
+      continue;
+    }
     // A power of two that nothing overflows with leaves no trace, nor does an owner, and no codec
     // is no bound.
     if (is_refused || cell.row.ends_with("loss scale") || cell.row == "owned biases" ||
