@@ -79,7 +79,7 @@ class Hosts {
     }
   }
   void serve_until(const std::function<bool()>& done) {
-    const Watchdog watchdog("hosts in order", std::chrono::seconds(20));
+    const Watchdog watchdog("hosts in order", std::chrono::seconds(90));
     while (!done()) serve();
   }
 
