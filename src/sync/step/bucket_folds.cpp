@@ -147,10 +147,11 @@ void BucketFolds::fold_ready() {
 }
 
 void BucketFolds::send_folded() {
-  const auto is_folded = [this](const StepBoard& board) {
+  const auto is_folded = [this](int worker) {
+    const auto& board = nodes_.boards().of(worker);
     return board.bucket_folded(next_left_).load(std::memory_order_acquire) == protocol_.step();
   };
-  while (next_left_ < next_bucket_ && std::ranges::all_of(nodes_.boards(), is_folded)) {
+  while (next_left_ < next_bucket_ && std::ranges::all_of(nodes_.team().members, is_folded)) {
     leave_(schedule_->parameters(next_left_++));
   }
 }
@@ -178,10 +179,21 @@ void BucketFolds::fold_bucket(std::size_t bucket) {
     const TimelineSpan span(protocol_.job().timeline(), "fold");
     slices_.fold(schedule_->parameters(bucket));
   }
-  if (!leave_) return;
+  if (leave_) note_folded(bucket);
+}
+
+void BucketFolds::note_folded(std::size_t bucket) {
   auto& folded = nodes_.boards().mine().bucket_folded(bucket);
   folded.store(protocol_.step(), std::memory_order_release);
   announce(protocol_.job().board());
+}
+
+void BucketFolds::update_each(const std::function<void(std::size_t)>& update) {
+  while (next_bucket_ < schedule_->size()) {
+    update(next_bucket_);
+    note_folded(next_bucket_++);
+    send_folded();
+  }
 }
 
 void BucketFolds::fold_slices() {

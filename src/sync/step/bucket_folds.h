@@ -25,7 +25,8 @@
 
 namespace tutti {
 
-/// Called with parameters whose sums lie where this worker reads them, once in a step for each.
+/// Called with parameters whose sums, or updated values, lie where this worker reads them, once in
+/// a step for each.
 using SumsLeave = std::function<void(std::span<const std::uint32_t> parameters)>;
 
 class BucketFolds {
@@ -38,6 +39,12 @@ class BucketFolds {
   /// From now on sums of a step of one backward, on one host, leave while others are still written:
   /// `leave` is called by whoever writes or waits. What has not left is there after the step.
   void let_sums_leave(SumsLeave leave) { leave_ = std::move(leave); }
+  /// Whether somebody takes what leaves.
+  bool lets_leave() const { return leave_ != nullptr; }
+  /// Calls `update` for each bucket, in which it updates this worker's elements of the bucket's
+  /// parameters. They leave once all workers of this host have done so, while others are updated.
+  void update_each(const std::function<void(std::size_t bucket)>& update);
+  std::size_t bucket_of(std::size_t parameter) const { return schedule_->bucket_of(parameter); }
   /// See StepExchange.
   bool holds_values() const { return !is_alone_ || !leave_; }
 
@@ -75,6 +82,7 @@ class BucketFolds {
   bool is_ready(std::size_t bucket) const;
   void send_folded();
   void fold_bucket(std::size_t bucket);
+  void note_folded(std::size_t bucket);
   void collect_nodes();
   std::string mode_texts() const;
 

@@ -72,6 +72,8 @@ class StepExchange {
 
   /// From now on sums leave as they are complete: see BucketFolds.
   void let_sums_leave(SumsLeave leave) { buckets_.let_sums_leave(std::move(leave)); }
+  /// In a step that updates tiles the same holds of their values: see BucketFolds.
+  BucketFolds& buckets() { return buckets_; }
   /// Whether the open step holds values of gradients. Where sums leave, those of a step of one
   /// backward in a group of one are their own sums: they stay where they are, and are noted here.
   bool holds_values() const { return buckets_.holds_values(); }

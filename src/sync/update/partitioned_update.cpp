@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "kernels/update.h"
 #include "sync/update/gradient_norms.h"
@@ -114,16 +116,31 @@ UpdateTarget PartitionedUpdate::target_of(const ElementRange& range, const Verdi
 }
 
 void PartitionedUpdate::apply(const Verdict& verdict, double rate_factor) {
+  auto& buckets = exchange_.buckets();
+  const bool leave = buckets.lets_leave() && buckets.buckets() > 0;
+  // By bucket where values leave: what is in none of them goes with the first.
+  std::map<std::size_t, std::vector<std::pair<SourceShare*, ElementRange>>> owned;
   for (auto& share : shares_) {
     for (const auto& range : share.ranges.of(exchange_.nodes().team().rank)) {
+      const auto bucket = leave ? buckets.bucket_of(range.parameter) : 0;
+      owned[bucket].emplace_back(&share, range);
+    }
+  }
+  const auto update = [&](std::size_t bucket) {
+    for (const auto& [share, range] : owned[bucket]) {
       if (rules_.has(range.parameter)) {
-        run_kernel(share, range, verdict, rate_factor);
+        run_kernel(*share, range, verdict, rate_factor);
       } else {
-        run_other(share, range, verdict, rate_factor);
+        run_other(*share, range, verdict, rate_factor);
       }
     }
-    share.source->note();
+  };
+  if (leave) {
+    buckets.update_each(update);
+  } else {
+    update(0);
   }
+  for (auto& share : shares_) share.source->note();
 }
 
 void PartitionedUpdate::visit(SourceShare& share, const ElementRange& range, const Verdict& verdict,

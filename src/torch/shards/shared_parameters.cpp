@@ -170,12 +170,17 @@ void SharedParameters::take_written() {
   if (device_) device_->take(in_place());
 }
 
+void SharedParameters::give_early(std::span<const std::uint32_t> parameters) {
+  for (const auto p : parameters) given_[p] = 1;
+  device_->give(parameters);
+}
+
 /// On a device the values of all others are there.
 void SharedParameters::commit(StepFacts& step) {
   if (device_) {
     std::vector<std::uint32_t> touched;
     for (std::uint32_t p = 0; p < parameters_.size(); ++p) {
-      if (step.touched[p] != 0) touched.push_back(p);
+      if (step.touched[p] != 0 && given_[p] == 0) touched.push_back(p);
     }
     device_->give(touched);
     device_->add_costs(step.report);

@@ -68,9 +68,12 @@ class SharedParameters : public StepPart {
   std::optional<std::size_t> differing() const {
     return device_ ? device_->differing() : std::nullopt;
   }
+  void open(const StepFacts&) override { given_.assign(parameters_.size(), 0); }
   void publish() override {
     if (device_) device_->settle();
   }
+  /// In the midst of a step's update: these values are final, and change this worker's tensors.
+  void give_early(std::span<const std::uint32_t> parameters);
   void commit(StepFacts& step) override;
   void resume() override { written(); }
   /// The tensors of these parameters are views of that copy from now on: for torch they are the
@@ -96,8 +99,9 @@ class SharedParameters : public StepPart {
   std::unique_ptr<DeviceParameters> device_;  ///< null where the model is on the CPU
   std::vector<const void*> places_;           ///< where each was put last
   std::vector<std::int64_t> versions_;
-  std::vector<bool> was_written_;  ///< before they showed other values
-  std::vector<Seen> before_;       ///< the closure that runs
+  std::vector<std::uint8_t> given_;  ///< in the open step
+  std::vector<bool> was_written_;    ///< before they showed other values
+  std::vector<Seen> before_;         ///< the closure that runs
   std::vector<std::uint8_t> spoiled_;
 };
 

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "base/log_line.h"
 #include "comm/group_state.h"
@@ -154,6 +157,12 @@ TrainerObjects::TrainerObjects(TrainerWorld& own_world)
   if (!model.device().is_cpu()) {
     host = std::make_unique<HostCopies>(model, group, options.deadline, options.name,
                                         HostCopies::Of::buffers);
+    exchange->let_sums_leave([this](std::span<const std::uint32_t> updated) {
+      std::vector<std::uint32_t> touched;
+      std::ranges::copy_if(updated, std::back_inserter(touched),
+                           [this](std::uint32_t p) { return exchange->nodes().touched(p); });
+      parameters->give_early(touched);
+    });
   }
   memory = memory_of(model, *shared, host.get());
   // The workers of a host have the same ones (see ValueCheck): its first one speaks for them.

@@ -38,6 +38,7 @@ struct Case {
   UpdateRule rule;
   Clip clip;
   bool by_threads = false;  ///< several of the host's update what a worker owns
+  bool leaves = false;      ///< values leave while others are updated
 };
 
 /// From the last tile on, half of them by another thread.
@@ -100,6 +101,8 @@ void expect_as_alone(int workers, const Case& test) {
     const Group group(job);
     StepExchange exchange(group, plan_of(kUpdatedCounts),
                           {.name = "model",
+                           .fusion = 5000,
+                           .first_fusion = 4096,
                            .sync_buffers = false,
                            .for_tiles = test.by_threads ? ForTiles(from_behind) : ForTiles(),
                            .reports_magnitude = true});
@@ -119,7 +122,18 @@ void expect_as_alone(int workers, const Case& test) {
         std::vector<std::optional<UpdateRule>>(kUpdatedCounts.size(), test.rule), nullptr,
         test.clip);
     const auto mine = assign_shards(kUpdateShards, workers)[static_cast<std::size_t>(group.rank())];
-    for (std::int64_t step = 1; step <= kSteps; ++step) {
+    std::vector<std::int64_t> left(kUpdatedCounts.size());
+    std::int64_t step = 1;
+    if (test.leaves) {
+      exchange.let_sums_leave([&](std::span<const std::uint32_t> parameters) {
+        for (const auto p : parameters) {
+          ++left[p];
+          if (step < kSteps || kUpdatedCounts[p] == 0) continue;
+          EXPECT_EQ(std::memcmp(model.value(p), expected[p].data(), kUpdatedCounts[p] * 4), 0) << p;
+        }
+      });
+    }
+    for (; step <= kSteps; ++step) {
       exchange.open_shards(mine.begin, mine.count());
       board.mine() = {};
       for (auto s = mine.begin; s < mine.end; ++s) {
@@ -143,6 +157,11 @@ void expect_as_alone(int workers, const Case& test) {
       auto report = outcome.report;
       update.commit(outcome.touched, report);
     }
+    // The last ones may be there when all have finished, whose values nobody lets leave then.
+    for (const auto times : left) EXPECT_LE(times, test.leaves ? kSteps : 0);
+    if (test.leaves && workers == 1) {
+      EXPECT_EQ(left, std::vector<std::int64_t>(left.size(), kSteps));
+    }
     for (std::size_t p = 0; p < kUpdatedCounts.size(); ++p) {
       if (kUpdatedCounts[p] == 0) continue;
       ASSERT_EQ(std::memcmp(model.value(p), expected[p].data(), kUpdatedCounts[p] * 4), 0)
@@ -160,7 +179,9 @@ TEST(PartitionedUpdate, AnyNumberOfWorkersGivesTheBytesOfOne) {
       {define(Adam{.lr = 0.01}), {.norm = 0.5, .value = 1e-3}},
       {define(Adagrad{.lr = 0.1, .lr_decay = 0.2}), {}},
       {define(Adam{.lr = 0.01}), {}, true},
-      {define(Adam{.lr = 0.01}), {.norm = 0.5}, true}};
+      {define(Adam{.lr = 0.01}), {.norm = 0.5}, true},
+      {define(AdamW{.lr = 0.01}), {}, true, true},
+      {define(AdamW{.lr = 0.01}), {.norm = 0.5}, false, true}};
   for (const auto& test : cases) {
     for (const int workers : kNumbersOfWorkers) expect_as_alone(workers, test);
   }
