@@ -35,16 +35,19 @@ class LossScaler {
   /// The loss times the factor, for backward(). The value of the loss itself stays what it is.
   torch::Tensor scale(const torch::Tensor& loss) const;
   /// Divides the gradients of the optimizer's parameters by the factor (by its reciprocal, which is
-  /// exact for powers of two). InvalidArgument where that
-  /// was done since the last update().
+  /// exact for powers of two), and finds out whether all of them are finite, on all workers: what
+  /// the loop does to them afterwards does not change that. Collective, as DataParallel::mean() is:
+  /// in join() `update` calls it. On a device the host waits for one answer. InvalidArgument where
+  /// that was done since the last update(), and for gradients in float16, in which what is divided
+  /// may be 0: parameters are float32 where forward runs under autocast, or are a Trainer's.
   void unscale(torch::optim::Optimizer& optimizer);
-  /// The optimizer's step with gradients that are divided, if all of them are finite, on all
-  /// workers; else nothing moves. Returns whether it was taken. Collective, as DataParallel::mean()
-  /// is: in join() `update` calls it. On a device the host waits for one answer. Optimizers whose
-  /// step() takes a closure that runs a backward (LBFGS) compute gradients that nobody divides.
+  /// The optimizer's step with gradients that are divided (by unscale(), unless that was called),
+  /// if all of them were finite; else nothing moves. Returns whether it was taken, the same on all
+  /// workers. Optimizers whose step() takes a closure that runs a backward (LBFGS) compute
+  /// gradients that nobody divides.
   bool step(torch::optim::Optimizer& optimizer);
-  /// After all optimizers' steps of an iteration: the factor shrinks where one was left out, and
-  /// grows after enough others. The same on all workers.
+  /// After all optimizers' steps of an iteration: the factor shrinks where gradients were not
+  /// finite, whoever left the step out, and grows after enough others. The same on all workers.
   void update();
 
   double factor() const { return state_.factor; }
@@ -55,15 +58,14 @@ class LossScaler {
 
  private:
   struct Optimizer {
-    bool is_unscaled = false;
+    bool is_finite = false;
     bool has_stepped = false;
   };
 
   const DataParallel* parallel_ = nullptr;  ///< null: this worker alone
   LossScale scale_;
   LossScaleState state_;
-  bool was_left_out_ = false;                                 ///< a step since the last update()
-  std::map<const torch::optim::Optimizer*, Optimizer> seen_;  ///< since then
+  std::map<const torch::optim::Optimizer*, Optimizer> unscaled_;  ///< since the last update()
 };
 
 }  // namespace tutti

@@ -60,25 +60,36 @@ class BatchSender {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The tensors of a batch: of itself, of an Example, of a pair or a container of those. False where
-/// it has something else.
+template <class T>
+inline constexpr bool is_example = false;
+template <class Data, class Target>
+inline constexpr bool is_example<torch::data::Example<Data, Target>> = true;
+template <class T>
+inline constexpr bool is_pair = false;
+template <class First, class Second>
+inline constexpr bool is_pair<std::pair<First, Second>> = true;
+template <class T>
+inline constexpr bool is_vector = false;
+template <class Part>
+inline constexpr bool is_vector<std::vector<Part>> = true;
+
+/// The tensors of a batch: of itself, of an Example, of a pair or a vector of those. False where it
+/// is, or has, something else.
 template <class Batch>
 bool list_tensors(Batch& batch, std::vector<torch::Tensor*>& list) {
   if constexpr (std::is_same_v<Batch, torch::Tensor>) {
     if (batch.defined()) list.push_back(&batch);
     return true;
-  } else if constexpr (std::is_same_v<Batch, torch::data::example::NoTarget>) {
-    return true;
-  } else if constexpr (requires { batch.data, batch.target; }) {
-    return list_tensors(batch.data, list) && list_tensors(batch.target, list);
-  } else if constexpr (requires { batch.first, batch.second; }) {
+  } else if constexpr (is_example<Batch>) {
+    bool all = list_tensors(batch.data, list);
+    if constexpr (requires { batch.target; }) all = list_tensors(batch.target, list) && all;
+    return all;
+  } else if constexpr (is_pair<Batch>) {
     return list_tensors(batch.first, list) && list_tensors(batch.second, list);
-  } else if constexpr (requires { batch.begin() != batch.end(); }) {
+  } else if constexpr (is_vector<Batch>) {
     bool all = true;
     for (auto& part : batch) all = list_tensors(part, list) && all;
     return all;
-  } else if constexpr (requires { batch.data; }) {
-    return list_tensors(batch.data, list);  // an Example without a target
   } else {
     return false;
   }

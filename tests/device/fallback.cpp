@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "device/launch.h"
 #include "device/streams.h"
@@ -47,6 +48,7 @@ class Call {
     for (const auto& argument : arguments) {
       arguments_.push_back(mapped(argument, [&](const at::Tensor& tensor) {
         tensors.push_back(tensor);
+        wrapped_.push_back(tensor.unsafeGetTensorImpl()->is_wrapped_number());
         return hole;
       }));
     }
@@ -67,7 +69,12 @@ class Call {
   Stack run(const Tensors& tensors, const at::Generator& generator) const {
     Stack stack;
     std::size_t next = 0;
-    const auto put = [&](const at::Tensor&) { return tensors[next++]; };
+    // A number that decides no type, as in tensor * 0.3, stays one.
+    const auto put = [&](const at::Tensor&) {
+      const auto& tensor = tensors[next];
+      if (wrapped_[next++]) tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+      return tensor;
+    };
     for (const auto& argument : arguments_) {
       stack.push_back(argument.isDevice() ? IValue(c10::Device(at::kCPU)) : mapped(argument, put));
     }
@@ -116,6 +123,7 @@ class Call {
 
   c10::OperatorHandle op_;
   Stack arguments_;
+  std::vector<bool> wrapped_;  ///< by tensor
 };
 
 Stack launched(const Call& call, const Tensors& tensors, c10::DeviceIndex device) {

@@ -1,6 +1,5 @@
 // Batches that a ShardLoader brings to the test device.
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -59,14 +58,18 @@ TEST(DeviceLoader, BringsTheBatchesOfTheHostBesideTheProgram) {
   }
 }
 
+/// Not an Example, though it has what one has.
 struct Words {
-  torch::Tensor ids;
-  std::map<std::string, torch::Tensor> others;
+  torch::Tensor data;
+  torch::Tensor target;
+  torch::Tensor mask;
 };
 
 class Unknown : public torch::data::datasets::BatchDataset<Unknown, Words> {
  public:
-  Words get_batch(c10::ArrayRef<std::size_t>) override { return {torch::zeros({2}), {}}; }
+  Words get_batch(c10::ArrayRef<std::size_t>) override {
+    return {torch::zeros({2}), torch::zeros({1}), {}};
+  }
   torch::optional<std::size_t> size() const override { return 4; }
 };
 
@@ -83,6 +86,10 @@ TEST(DeviceLoader, KnowsTensorsExamplesPairsAndVectorsAlone) {
     std::vector<torch::Tensor*> tensors;
     EXPECT_TRUE(detail::list_tensors(batch, tensors));
     EXPECT_EQ(tensors.size(), 5u);
+    auto sparse = torch::eye(3).to_sparse();
+    EXPECT_THAT(
+        text_of<InvalidArgument>([&] { detail::BatchSender(local_device(job)).send({&sparse}); }),
+        HasSubstr("a batch has a sparse tensor"));
     torch::data::Example<torch::Tensor, torch::data::example::NoTarget> alone(torch::zeros({1}));
     EXPECT_TRUE(detail::list_tensors(alone, tensors));
     EXPECT_EQ(tensors.size(), 6u);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -50,51 +51,52 @@ torch::Tensor LossScaler::scale(const torch::Tensor& loss) const {
   return state_.factor == 1 ? loss : loss * state_.factor;
 }
 
-/// As GradScaler does, by the reciprocal: exact where the factor is a power of two.
+/// As GradScaler does, by the reciprocal: exact where the factor is a power of two. An owner alone
+/// has the gradients of its parameters, and layers may be split: so workers tell one another.
 void LossScaler::unscale(torch::optim::Optimizer& optimizer) {
-  auto& seen = seen_[&optimizer];
-  if (seen.is_unscaled) {
+  if (unscaled_.contains(&optimizer)) {
     throw InvalidArgument("unscale(): the gradients of this optimizer were divided since update()");
   }
   const torch::NoGradGuard no_grad;
-  for (auto& gradient : gradients_of(optimizer)) {
-    if (state_.factor == 1) break;
-    gradient.mul_(1 / state_.factor);
+  auto gradients = gradients_of(optimizer);
+  for (const auto& gradient : gradients) {
+    if (gradient.scalar_type() != torch::kHalf) continue;
+    throw InvalidArgument(
+        "unscale(): a gradient in float16, in which it may be 0 once it is divided: keep "
+        "parameters in float32 and run forward under autocast, or train by a Trainer, which has "
+        "master copies");
   }
-  seen.is_unscaled = true;
+  bool is_finite = all_finite(gradients);
+  for (auto& gradient : gradients) {
+    if (state_.factor != 1) gradient.mul_(1 / state_.factor);
+  }
+  if (parallel_ != nullptr) is_finite = parallel_->mean(is_finite ? 0 : 1) == 0;
+  unscaled_[&optimizer] = {is_finite, false};
 }
 
 bool LossScaler::step(torch::optim::Optimizer& optimizer) {
-  auto& seen = seen_[&optimizer];
-  if (seen.has_stepped) {
+  if (!unscaled_.contains(&optimizer)) unscale(optimizer);
+  auto& [is_finite, has_stepped] = unscaled_[&optimizer];
+  if (has_stepped) {
     throw InvalidArgument("step(): this optimizer has taken its step since update()");
   }
-  if (!seen.is_unscaled) unscale(optimizer);
-  seen.has_stepped = true;
-  bool is_good = false;
-  {
-    const torch::NoGradGuard no_grad;
-    is_good = all_finite(gradients_of(optimizer));
-  }
-  // An owner alone has the gradients of its parameters, and layers may be split.
-  if (parallel_ != nullptr) is_good = parallel_->mean(is_good ? 0 : 1) == 0;
-  if (is_good) {
-    optimizer.step();
-  } else {
-    was_left_out_ = true;
-  }
-  return is_good;
+  has_stepped = true;
+  if (is_finite) optimizer.step();
+  return is_finite;
 }
 
 void LossScaler::update() {
-  if (seen_.empty()) throw InvalidArgument("update(): no optimizer has taken a step before it");
-  if (was_left_out_) {
-    shrink(scale_, state_);
-  } else {
-    grow(scale_, state_);
+  if (unscaled_.empty()) {
+    throw InvalidArgument("update(): no optimizer's gradients were divided before it");
   }
-  was_left_out_ = false;
-  seen_.clear();
+  const bool all_finite = std::ranges::all_of(
+      unscaled_, [](const auto& optimizer) { return optimizer.second.is_finite; });
+  if (all_finite) {
+    grow(scale_, state_);
+  } else {
+    shrink(scale_, state_);
+  }
+  unscaled_.clear();
 }
 
 void LossScaler::load(const LossScaleState& state) {

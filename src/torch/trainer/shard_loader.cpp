@@ -42,6 +42,11 @@ std::shared_ptr<void> BatchSender::send(const std::vector<torch::Tensor*>& tenso
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> pinned;
   for (const auto* tensor : tensors) {
+    if (tensor->layout() != torch::kStrided) {
+      throw InvalidArgument(
+          "ShardLoader: a batch has a sparse tensor, which it does not bring to a device: leave "
+          "LoaderOptions::device out, and send it in the closure");
+    }
     auto copy = torch::empty_like(*tensor, tensor->options().pinned_memory(true));
     pinned.push_back(copy.copy_(*tensor));
   }

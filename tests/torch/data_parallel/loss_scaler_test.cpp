@@ -132,6 +132,44 @@ TEST(LossScaling, WhoClipsSeesGradientsThatAreDivided) {
   });
 }
 
+// What is clipped, or put in the place of infinity, was not finite all the same.
+// promise: loss_scaler.h#unscale, loss_scaler.h#update
+TEST(LossScaling, WhatTheLoopDoesToGradientsDoesNotHideAnOverflow) {
+  for (const int size : {1, 2, 3}) {
+    on_workers(size, [](const Job& job) {
+      torch::manual_seed(3);
+      Loop loop(job, 0);
+      LossScaler scaler(loop.parallel, {.start = 256, .dynamic = true, .grow_after = 2});
+      const auto before = parameters_sha256(*loop.model);
+      for (const bool steps : {true, false}) {
+        loop.optimizer.zero_grad();
+        scaler.scale(loop.loss(job, 1, /*is_bad=*/true)).backward();
+        scaler.unscale(loop.optimizer);
+        nn::utils::clip_grad_value_(loop.model->parameters(), 1);
+        // A loop that has looked at the norm itself takes no step.
+        if (steps) {
+          EXPECT_FALSE(scaler.step(loop.optimizer));
+        }
+        scaler.update();
+      }
+      EXPECT_EQ(parameters_sha256(*loop.model), before);
+      EXPECT_EQ(scaler.factor(), 64);
+    });
+  }
+}
+
+TEST(LossScaling, GradientsInFloat16AreRefused) {
+  on_workers(1, [](const Job& job) {
+    auto model = mlp();
+    model->to(torch::kHalf);
+    DataParallel parallel(job, *model);
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    LossScaler scaler(parallel);
+    scaler.scale(model->forward(torch::ones({2, 6}, torch::kHalf)).sum()).backward();
+    EXPECT_THAT(text_of([&] { scaler.step(optimizer); }), HasSubstr("master copies"));
+  });
+}
+
 // promise: loss_scaler.h#step
 TEST(LossScaling, WorkersWithoutDataTakePartInJoin) {
   on_workers(3, [](const Job& job) {
@@ -225,7 +263,8 @@ TEST(LossScaling, CallsInAnotherOrderAreRefused) {
   on_workers(1, [](const Job& job) {
     Loop loop(job);
     LossScaler scaler(loop.parallel);
-    EXPECT_THAT(text_of([&] { scaler.update(); }), HasSubstr("no optimizer has taken a step"));
+    EXPECT_THAT(text_of([&] { scaler.update(); }),
+                HasSubstr("no optimizer's gradients were divided"));
     scaler.scale(loop.loss(job, 1)).backward();
     scaler.unscale(loop.optimizer);
     EXPECT_THAT(text_of([&] { scaler.unscale(loop.optimizer); }), HasSubstr("were divided"));
