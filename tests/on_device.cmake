@@ -19,6 +19,8 @@ set(not_on_device
     Refusals.AValueThatACodecCannotSend* Refusals.WhatIsRefusedNamesTheParameter Tensors.WhatCannotBeMoved*
     Some/TrainerExact.*tables_* Some/TrainerExact.*codec Some/TrainerExact.*topk* Some/TrainerExact.*_local*
     Some/TrainerExact.*diloco* Some/TrainerExact.*block_momentum Some/TrainerExact.*partial Some/TrainerExact.*correction
+    # The rules of a Trainer that are torch's optimizers, which are tried out on tensors of the CPU.
+    Some/TrainerExact.*_rmsprop_*
     # Split layers, which are on the CPU.
     Grid.*Neighbours* NegativeBit.LabelsAndIndices*
     # Views that share memory, and start_all_reduce(), which take tensors of the CPU.

@@ -100,7 +100,7 @@ class Run(unittest.TestCase):
     def test_fails_where_one_worker_has_other_bytes(self):
         status, table, _ = self.run_all(FAKE_FAULT="differs")
         self.assertEqual(status, 1)
-        self.assertIn("many             workers 1, 2, 3  DIFFERENT: workers 1: aaaaaaaaaaaa; "
+        self.assertIn("many                     workers 1, 2, 3  DIFFERENT: workers 1: aaaaaaaaaaaa; "
                       "workers 2: aaaaaaaaaaaa, bbbbbbbbbbbb; workers 3: aaaaaaaaaaaa", table)
         self.assertRegex(table, "digits +workers 1, 2, 3 +equal")
 

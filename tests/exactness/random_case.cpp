@@ -253,6 +253,7 @@ Refusals::Refusals(const std::string& page) {
       continue;
     }
     if (line.starts_with("|---")) continue;
+    if (header[1] == "on a device") continue;  // where none of these runs are
     for (std::size_t k = 1; k < fields.size(); ++k) {
       names_.insert({fields[0], header[k]});
       if (fields[k] == "refused") pairs_.emplace(fields[0], header[k]);

@@ -171,8 +171,8 @@ void expect_few_changes(const std::string& plain, const std::string& example, st
                                       std::to_string(before.size())));
 }
 
-TEST(ChangedLines, AreAtMost30OfMnistAndThoseOfItsPage) {
-  expect_few_changes("examples/plain/mnist.cpp", "examples/04_mnist.cpp", 30, "docs/data.md");
+TEST(ChangedLines, AreAtMost36OfMnistAndThoseOfItsPage) {
+  expect_few_changes("examples/plain/mnist.cpp", "examples/04_mnist.cpp", 36, "docs/data.md");
 }
 
 TEST(ChangedLines, AreAtMost20AddedToMnistInParallelAndThoseOfItsPage) {

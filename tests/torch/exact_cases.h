@@ -191,9 +191,10 @@ inline bool go_together(const std::string& model, const std::string& optimizer,
   if (model == "tied" && (way == "local biases" || way == "diloco" || way == "diloco in 8 bits")) {
     return false;  // it has no bias, and one parameter, not two to send in turn
   }
-  // What a Trainer refuses on a device.
-  const bool is_offered = !test_device_profile() ||
-                          (!has_rows && !is_per_replica && !options_of(way).compression.codec);
+  // What a Trainer refuses on a device, and rules that are tried out on tensors of the CPU.
+  const bool is_offered =
+      !test_device_profile() || (!has_rows && !is_per_replica && optimizer != "rmsprop" &&
+                                 options_of(way).compression.codec == nullptr);
   return is_offered && !(has_rows && is_per_replica) &&
          !((has_rows || is_per_replica) && optimizer == "rmsprop");
 }
@@ -299,8 +300,10 @@ inline constexpr std::int64_t kSteps = 4;
 /// Goes on from the folder's checkpoint, where one is given, up to step `until`, and saves there;
 /// 64 digits per step.
 inline std::string train(int workers, const Case& one, std::int64_t until = kSteps,
-                         const std::string& folder = "") {
+                         const std::string& run = "") {
   return text_of_rank_0(workers, [&](const Job& job) {
+    // On the CPU and on devices runs are apart.
+    const auto folder = run.empty() || torch::empty({0}).is_cpu() ? run : run + ".there";
     torch::manual_seed(7 + static_cast<std::uint64_t>(job.rank()));  // rank 0's parameters hold
     const auto task = make(one.model);
     here(*task.module);

@@ -1,6 +1,7 @@
 #include "torch/gradients/device_gradients.h"
 
 #include <cstring>
+#include <exception>
 #include <limits>
 
 #include "kernels/fold.h"
@@ -34,7 +35,14 @@ DeviceGradients::DeviceGradients(HostCopies& host, StepExchange& exchange, Devic
   exchange.leaves().fold_in(this, [this] { settle(); });
 }
 
-DeviceGradients::~DeviceGradients() { exchange_.leaves().fold_in(nullptr); }
+DeviceGradients::~DeviceGradients() {
+  exchange_.leaves().fold_in(nullptr);
+  try {
+    host_.settle();
+  } catch (const std::exception&) {
+    return;  // the copies' own end says so
+  }
+}
 
 /// Sums of the last step leave from where nodes come to.
 void DeviceGradients::open() { host_.device().comes_after(host_.sums().mark()); }
@@ -82,7 +90,7 @@ void DeviceGradients::drop() noexcept {
 std::size_t DeviceGradients::bytes_held() const {
   std::size_t bytes = 0;
   for (const auto& nodes : nodes_) {
-    for (const auto& node : nodes) bytes += node.second.nbytes();
+    for (const auto& node : nodes) bytes += node.second.defined() ? node.second.nbytes() : 0;
   }
   return bytes;
 }
