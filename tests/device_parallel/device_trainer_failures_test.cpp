@@ -240,10 +240,7 @@ TEST(DeviceTrainer, AWorkerThatIsKilledInItsUpdateIsNamedAndTheRunGoesOn) {
   for (const auto held : kProfiles) {
     const TemporaryFolder folder;
     const auto run = folder.file("run");
-    const auto outcome = run_process_ranks(3, [&](const Job& job) {
-      at::set_num_threads(1);
-      test_device::register_device(2);
-      test_device::hold(held);
+    const auto outcome = outcome_of_device_workers(3, held, [&](const Job& job) {
       try {
         of_a_mortal(job, local_device(job), run, 1, 4, 1);
         ADD_FAILURE() << "a step without rank 1";
@@ -263,10 +260,7 @@ TEST(DeviceTrainer, AWorkerThatIsKilledInItsUpdateIsNamedAndTheRunGoesOn) {
 
 TEST(DeviceTrainer, AWorkerThatIsKilledInItsBackwardIsNamed) {
   for (const auto held : kProfiles) {
-    const auto outcome = run_process_ranks(2, [&](const Job& job) {
-      at::set_num_threads(1);
-      test_device::register_device(2);
-      test_device::hold(held);
+    const auto outcome = outcome_of_device_workers(2, held, [&](const Job& job) {
       const auto where = local_device(job);
       Plain net;
       net.to(where);

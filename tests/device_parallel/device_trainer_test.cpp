@@ -263,12 +263,9 @@ TEST(DeviceTrainer, OfTwoHostsHasTheBytesOfOne) {
     return trained_plain(job, torch::kCPU, torch::kFloat32, false, false);
   });
   for (const auto held : kProfiles) {
-    const auto outcome = run_process_ranks(
-        3,
+    const auto outcome = outcome_of_device_workers(
+        3, held,
         [&](const Job& job) {
-          at::set_num_threads(1);
-          test_device::register_device(2);
-          test_device::hold(held);
           EXPECT_EQ(trained_plain(job, local_device(job), torch::kFloat32, false, false), straight);
         },
         {.hosts = even_hosts(3, 2)});

@@ -48,6 +48,21 @@ std::string state_of(const Model& model) {
   return bytes;
 }
 
+/// How workers end whose devices have that profile: one intra-op thread each.
+inline ProcessOutcome outcome_of_device_workers(int size, test_device::Held held,
+                                                const std::function<void(const Job&)>& body,
+                                                const ProcessOptions& options = {}) {
+  return run_process_ranks(
+      size,
+      [&](const Job& job) {
+        at::set_num_threads(1);
+        test_device::register_device(2);
+        test_device::hold(held);
+        body(job);
+      },
+      options);
+}
+
 inline std::string text_on_device_rank_0(int size, test_device::Held held,
                                          const std::function<std::string(const Job&)>& body) {
   return text_of_rank_0(size, [&](const Job& job) {

@@ -115,10 +115,7 @@ TEST(FastDevice, StepsHaveTheSumsOfTheOthersInBothProfiles) {
 
 TEST(FastDevice, APeerThatIsKilledIsLostAndNothingWaitsForIt) {
   for (const auto held : kProfiles) {
-    const auto outcome = run_process_ranks(2, [&](const Job& job) {
-      at::set_num_threads(1);
-      test_device::register_device(2);
-      test_device::hold(held);
+    const auto outcome = outcome_of_device_workers(2, held, [&](const Job& job) {
       const auto where = local_device(job);
       const Group group(job, "sums");
       Net net;

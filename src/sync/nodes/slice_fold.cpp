@@ -12,24 +12,6 @@ constexpr std::size_t kMaxPrograms = 4096;
 
 }  // namespace
 
-void run_part(const Fold& whole, std::int64_t begin, std::int64_t end,
-              const std::function<void(const Fold&)>& run) {
-  const auto skip = [&](DType type) { return static_cast<std::size_t>(begin) * size_of(type); };
-  std::vector<const void*> from;
-  for (const auto* p : whole.sources) {
-    from.push_back(static_cast<const std::byte*>(p) + skip(whole.source_type));
-  }
-  std::vector<void*> to;
-  for (auto* p : whole.destinations) {
-    to.push_back(static_cast<std::byte*>(p) + skip(whole.result_type));
-  }
-  Fold part = whole;
-  part.sources = from;
-  part.destinations = to;
-  part.count = end - begin;
-  run(part);
-}
-
 std::vector<ElementRange> touched_share(const NodeStore& nodes,
                                         std::span<const std::uint32_t> parameters, int rank) {
   std::vector<std::uint32_t> touched;

@@ -8,7 +8,6 @@
 // workers must be published.
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -26,8 +25,24 @@ std::vector<ElementRange> touched_share(const NodeStore& nodes,
                                         std::span<const std::uint32_t> parameters, int rank);
 
 /// Calls `run` with elements [begin, end) of `whole`.
-void run_part(const Fold& whole, std::int64_t begin, std::int64_t end,
-              const std::function<void(const Fold&)>& run);
+template <class Run>
+void run_part(const Fold& whole, std::int64_t begin, std::int64_t end, const Run& run) {
+  if (begin == 0 && end == whole.count) return run(whole);
+  const auto skip = [&](DType type) { return static_cast<std::size_t>(begin) * size_of(type); };
+  std::vector<const void*> from;
+  for (const auto* p : whole.sources) {
+    from.push_back(static_cast<const std::byte*>(p) + skip(whole.source_type));
+  }
+  std::vector<void*> to;
+  for (auto* p : whole.destinations) {
+    to.push_back(static_cast<std::byte*>(p) + skip(whole.result_type));
+  }
+  Fold part = whole;
+  part.sources = from;
+  part.destinations = to;
+  part.count = end - begin;
+  run(part);
+}
 
 class SliceFold {
  public:

@@ -41,7 +41,7 @@ void LeafIntake::require_nodes(std::int64_t nodes, std::int64_t leaves) {
   roomy_for_ = leaves;
 }
 
-/// Of nodes that are folded elsewhere those alone come to the arena that are left at the end.
+/// Where nodes are folded elsewhere the arena has room for those alone that are left at the end.
 void LeafIntake::require_room_from(std::int64_t first, std::int64_t leaves) {
   if (nodes_.leaves().folds_elsewhere()) {
     return require_nodes(node_count({first, first + leaves}), leaves);

@@ -27,8 +27,7 @@ void add_costs(StepReport& step, const DeviceCosts& costs);
 
 class HostCopies {
  public:
-  /// Of which tensors there are copies: of buffers alone where the parameters' values are
-  /// elsewhere.
+  /// Which tensors have copies: buffers alone where the parameters' values are elsewhere.
   enum class Of : std::uint8_t { all, buffers };
   /// Keeps a reference to `model`, which is on one device. `name` is in errors.
   HostCopies(const WrappedModel& model, const Group& group,
@@ -47,9 +46,9 @@ class HostCopies {
   /// fetch_parameters() until they are read.
   const torch::Tensor& of_parameter(std::size_t parameter) const { return parameters_[parameter]; }
   std::string label(std::size_t parameter) const { return model_.label(parameter); }
-  /// Of the model's parameters.
+  /// Bytes that the model's parameters take.
   std::size_t parameter_bytes() const;
-  /// Of these copies.
+  /// Bytes that these copies take.
   std::size_t bytes() const;
   /// Adds what copies have cost since this was called last.
   void report(StepReport& step);

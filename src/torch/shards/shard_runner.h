@@ -147,7 +147,7 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   /// The second computation of a shard is running, for the audit.
   bool repeats() const { return parts_.audit != nullptr && parts_.audit->repeats(); }
 
-  /// Of a shard on a device, until bring(): numbers are places of numbers_.
+  /// What bring() has to wait for of a shard on a device: numbers are places of numbers_.
   struct ToCome {
     std::int64_t shard = 0;
     ShardMetrics metrics = {};  ///< without the loss

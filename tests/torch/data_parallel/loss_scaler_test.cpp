@@ -17,7 +17,7 @@ struct Loop {
       : model(mlp()),
         parallel(job, *model),
         optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(momentum)) {}
-  /// Of this worker's rows; the rows of the last rank overflow where `is_bad`.
+  /// The loss of this worker's rows; those of the last rank overflow where `is_bad`.
   torch::Tensor loss(const Job& job, std::uint64_t seed, bool is_bad = false) {
     const auto begin = 2 * job.rank();
     auto loss = Batch(2 * job.size(), seed).loss(model, begin, begin + 2);
@@ -99,7 +99,7 @@ TEST(LossScaling, AnOwnersGradientDecidesForAll) {
       auto x = Batch(4, step).x.slice(0, 2 * job.rank(), 2 * job.rank() + 2);
       auto& first = *model->ptr(0)->as<nn::Linear>();
       auto loss = model->forward(x).square().mean();
-      // Of the first layer's bias alone.
+      // The first layer's bias alone has a bad gradient.
       if (step == 2) loss = loss + first.bias.sum() * std::numeric_limits<float>::infinity() * 0;
       scaler.scale(loss).backward();
       EXPECT_EQ(scaler.step(optimizer), step != 2);
