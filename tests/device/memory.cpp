@@ -1,5 +1,6 @@
 #include "device/memory.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <sys/mman.h>
@@ -73,6 +74,21 @@ class Blocks {
     capacity_ = std::min(kCapacity, taken_ + bytes);
   }
 
+  /// Free, and all.
+  std::pair<std::size_t, std::size_t> info() {
+    const std::lock_guard lock(mutex_);
+    return {capacity_ - taken_, capacity_};
+  }
+  c10::CachingDeviceAllocator::DeviceStats stats() {
+    const std::lock_guard lock(mutex_);
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    stats.reserved_bytes[0].current = static_cast<std::int64_t>(taken_);
+    for (const auto& block : used_) {
+      stats.allocated_bytes[0].current += static_cast<std::int64_t>(block.second.bytes);
+    }
+    return stats;
+  }
+
   void give_back(void* at) {
     const std::lock_guard lock(mutex_);
     auto node = used_.extract(static_cast<std::byte*>(at));
@@ -126,7 +142,7 @@ class Blocks {
   std::map<std::pair<std::size_t, std::size_t>, std::vector<std::byte*>> kept_;
 };
 
-class DeviceAllocator final : public c10::Allocator {
+class DeviceAllocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
     const c10::impl::VirtualGuardImpl guard(kType);
@@ -138,6 +154,19 @@ class DeviceAllocator final : public c10::Allocator {
     Streams::all().push(guard.getStream(guard.getDevice()), [to, from, bytes] {
       std::memcpy(kernel_address(to), kernel_address(from), bytes);
     });
+  }
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override {}
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
+    Blocks::all().add_user(data.get_context(), stream);
+  }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
+    return Blocks::all().stats();
+  }
+  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex) override {}
+  std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex) override {
+    return Blocks::all().info();
   }
   static void release(void* at) { Blocks::all().give_back(at); }
 };

@@ -1,9 +1,16 @@
 // Sums on their way to a model on a device while backward runs, and those of one worker, which
 // stay.
 
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <stdexcept>
+#include <string>
+#include <thread>
 
 #include "device_parallel/device_workers.h"
+#include "support/shared_between_processes.h"
 
 namespace tutti::test::device_sums_cases {
 namespace {
@@ -51,6 +58,53 @@ TEST(DeviceSteps, WhoseSumsLeaveByWayOfTheHostsCopies) {
   expect_bytes_of_the_cpu([](const Job& job, c10::Device where) {
     if (!where.is_cpu()) test_device::refuse_registration(true);
     return trained_in_small_buckets(job, where);
+  });
+}
+
+/// Returns once so many workers have come, or in vain after a minute.
+void meet(std::atomic<int>& came, int workers) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  for (++came; came < workers && std::chrono::steady_clock::now() < until;) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+// promise: gpu#what-it-costs
+TEST(DeviceSteps, SumsAreThereBeforeBackwardReachesTheFirstLayer) {
+  constexpr int kLayers = 8;
+  const SharedBetweenProcesses<std::array<std::atomic<int>, kLayers>> came;
+  on_device_workers(2, test_device::Held::kSideStreams, [&](const Job& job) {
+    const auto where = local_device(job);
+    torch::manual_seed(1);
+    nn::Sequential model;
+    for (int k = 0; k < kLayers; ++k) {
+      model->push_back(nn::Linear(nn::LinearOptions(4, 4).bias(false)));
+    }
+    model->to(where);
+    const auto parameters = model->parameters();
+    int step = 0;
+    void* last_gradient = nullptr;  // its address stays
+    std::string at_first_layer;
+    for (std::size_t layer = 0; layer < kLayers; ++layer) {
+      parameters[layer].register_hook([&, layer](const torch::Tensor& gradient) {
+        if (step == 0) return gradient;
+        test_device::synchronize();
+        meet((*came)[layer], 2);
+        if (layer == 0) {
+          at_first_layer = bytes_of(
+              torch::from_blob(last_gradient, {4, 4}, torch::TensorOptions().device(where)));
+        }
+        return gradient;
+      });
+    }
+    DataParallel parallel(job, *model, {.fusion = 1, .first_fusion = 1});
+    for (; step < 2; ++step) {
+      model->zero_grad(false);
+      const auto x = torch::full({3, 4}, 1. + job.rank(), where);
+      model->forward(x).square().mean().backward();
+      last_gradient = parameters[kLayers - 1].grad().data_ptr();
+    }
+    EXPECT_EQ(at_first_layer, bytes_of(parameters[kLayers - 1].grad()));
   });
 }
 

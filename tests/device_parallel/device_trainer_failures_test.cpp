@@ -1,13 +1,20 @@
 // What ends a step of a Trainer of a model on the test device, and what it refuses.
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
 #include <csignal>
+#include <functional>
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "device_parallel/device_trainer_models.h"
 #include "support/process_ranks.h"
 #include "support/running_command.h"
+#include "support/shared_between_processes.h"
 
 namespace tutti::test::device_trainer_cases {
 namespace {
@@ -203,12 +210,30 @@ TEST(DeviceTrainer, AShardWithoutRoomDropsTheStepAndSaysWhatTuttiHolds) {
   });
 }
 
+// promise: gpu#memory
+TEST(DeviceTrainer, WhatAStepOfAllParametersLacksIsSaidBeforeTheFirst) {
+  on_device_workers(1, Held::kDefaultStreams, [](const Job& job) {
+    const auto where = local_device(job);
+    Plain net;
+    net.to(where);
+    const auto warnings = [&](std::size_t left) {
+      test_device::leave_memory(left);
+      const LogCapture log;
+      const Trainer trainer(job, net, Sgd{.lr = 0.1}, {.shards = 8, .name = "faces"});
+      return log.count("trainer \"faces\": a step that touches all parameters needs ");
+    };
+    EXPECT_EQ(warnings(std::size_t{1} << 20), 0);
+    EXPECT_EQ(warnings(64), 1);
+    test_device::leave_memory(std::size_t{1} << 40);
+  });
+}
+
 /// torch's, and it dies when it is told to.
 struct Mortal : torch::optim::SGD {
   using SGD::SGD;
-  static inline bool dies = false;
+  static inline std::function<bool()> dies = [] { return false; };
   torch::Tensor step(LossClosure closure = nullptr) override {
-    if (dies) std::raise(SIGKILL);
+    if (dies()) std::raise(SIGKILL);
     return SGD::step(std::move(closure));
   }
 };
@@ -226,7 +251,7 @@ std::string of_a_mortal(const Job& job, c10::Device where, const std::string& fo
     EXPECT_EQ(trainer.load(folder), from - 1);
   }
   for (int k = from; k <= to; ++k) {
-    Mortal::dies = k == to && job.rank() == dead;
+    Mortal::dies = [is_last = k == to && job.rank() == dead] { return is_last; };
     trainer.step([&](Shard& shard) { return shard.loss(net.loss(shard.seed(), where, false)); });
     if (!folder.empty() && k + 1 == to) trainer.save(folder);
   }
@@ -253,6 +278,81 @@ TEST(DeviceTrainer, AWorkerThatIsKilledInItsUpdateIsNamedAndTheRunGoesOn) {
     EXPECT_EQ(text_on_device_rank_0(2, held,
                                     [&](const Job& job) {
                                       return of_a_mortal(job, local_device(job), run, 4, 5, -1);
+                                    }),
+              straight);
+  }
+}
+
+/// Of two buckets: values of the first return while the second's are updated.
+struct Large : nn::Module {
+  nn::Linear first{register_module("first", nn::Linear(4, 70000))};
+  nn::Linear second{register_module("second", nn::Linear(70000, 4))};
+};
+
+/// How often each of two workers has updated a part of a parameter.
+using Updates = std::array<std::atomic<int>, 2>;
+
+/// Steps from..to of two workers, those before from of the checkpoint in `folder`. With `updates`,
+/// rank 1 dies in the last one, when values of it have come to its device.
+std::string of_a_large_mortal(const Job& job, c10::Device where, const std::string& folder,
+                              int from, int to, Updates* updates) {
+  torch::manual_seed(3);
+  Large net;
+  net.to(where);
+  Trainer trainer(job, net, torch_optimizer<Mortal>(torch::optim::SGDOptions(1e-3).momentum(0.9)),
+                  {.shards = 4});
+  if (from > 1) {
+    EXPECT_EQ(trainer.load(folder), from - 1);
+  }
+  for (int k = from; k <= to; ++k) {
+    const auto first_bucket = [&] { return bytes_of(net.second->weight); };
+    const auto before = first_bucket();
+    const int each_step = updates == nullptr ? 0 : updates->at(0) / std::max(1, k - from);
+    Mortal::dies = [&, k] {
+      if (updates == nullptr) return false;
+      ++updates->at(static_cast<std::size_t>(job.rank()));
+      if (k != to || job.rank() != 1) return false;
+      // Rank 0 waits for nobody before it has updated all of its own.
+      const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+      while (updates->at(0) < each_step * (k - from + 1) &&
+             std::chrono::steady_clock::now() < until) {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+      return first_bucket() != before;
+    };
+    trainer.step([&](Shard& shard) {
+      const auto x = torch::full({2, 4}, 0.1 * static_cast<double>(shard.index() + 1), where);
+      return shard.loss(net.second(net.first(x)).square().mean());
+    });
+    if (!folder.empty() && k + 1 == to) trainer.save(folder);
+  }
+  return trainer.state_sha256();
+}
+
+// promise: gpu#a-trainer
+TEST(DeviceTrainer, AWorkerThatIsKilledWhileParametersReturnIsNamedAndTheRunGoesOn) {
+  const auto straight = text_on_device_rank_0(1, Held::kSideStreams, [](const Job& job) {
+    return of_a_large_mortal(job, local_device(job), "", 1, 4, nullptr);
+  });
+  for (const auto held : kProfiles) {
+    const SharedBetweenProcesses<Updates> updates;
+    const TemporaryFolder folder;
+    const auto run = folder.file("run");
+    const auto outcome = outcome_of_device_workers(2, held, [&](const Job& job) {
+      try {
+        of_a_large_mortal(job, local_device(job), run, 1, 3, updates.get());
+        ADD_FAILURE() << "a step without rank 1";
+      } catch (const PeerLost& error) {
+        EXPECT_EQ(error.rank(), 1);
+      }
+    });
+    EXPECT_EQ(outcome.ranks[1].signal, SIGKILL) << outcome.describe();
+    EXPECT_TRUE(outcome.ranks[0].good()) << outcome.describe();
+    EXPECT_LT(updates->at(1), updates->at(0)) << "in the midst of its update";
+    EXPECT_EQ(text_on_device_rank_0(1, held,
+                                    [&](const Job& job) {
+                                      return of_a_large_mortal(job, local_device(job), run, 3, 4,
+                                                               nullptr);
                                     }),
               straight);
   }

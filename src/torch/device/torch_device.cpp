@@ -1,5 +1,6 @@
 #include "torch/device/torch_device.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -20,6 +21,17 @@ constexpr int kSpins = 200;
 constexpr std::chrono::microseconds kSleep{50};
 
 }  // namespace
+
+std::optional<std::size_t> free_bytes_on(c10::Device device) {
+  auto* const allocator =
+      device.is_cpu() ? nullptr
+                      : dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+  if (allocator == nullptr) return {};
+  const auto all = static_cast<std::size_t>(c10::CachingDeviceAllocator::StatType::AGGREGATE);
+  const auto stats = allocator->getDeviceStats(device.index());
+  const auto kept = stats.reserved_bytes.at(all).current - stats.allocated_bytes.at(all).current;
+  return allocator->getMemoryInfo(device.index()).first + static_cast<std::size_t>(kept);
+}
 
 /// A device that has failed says so in whatever call comes next.
 template <class Call>

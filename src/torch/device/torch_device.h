@@ -38,6 +38,10 @@ struct DeviceCosts {
 /// A point in the order of copies: what was asked for before it.
 using DeviceMark = std::shared_ptr<c10::Event>;
 
+/// Bytes that this process may still allocate there: what is free, and what libtorch keeps of those
+/// that were. None where its allocator does not tell.
+std::optional<std::size_t> free_bytes_on(c10::Device device);
+
 class TorchDevice {
  public:
   /// Each wait of the host lasts `deadline` at most, without it the job's.

@@ -8,6 +8,7 @@
 #include "base/log_line.h"
 #include "memory/memory_need.h"
 #include "sync/plan/assignment.h"
+#include "torch/device/torch_device.h"
 #include "torch/shards/pipeline_settings.h"
 
 namespace tutti {
@@ -48,14 +49,28 @@ void warn_of_unused_groups(const StartLine& start) {
   }
 }
 
-/// Where the model is, and what it takes there and on the host.
+/// Where the model is, and what it takes there and on the host. What a step does not touch takes
+/// nothing: so a step of all may lack room, and is not refused.
 std::string text_of_device(const StartLine& start) {
   if (start.model.device().is_cpu()) return "";
   std::size_t bytes = 0;
-  for (const auto& item : start.model.parameters()) bytes += item.second.nbytes();
+  std::size_t largest = 0;
+  for (const auto& item : start.model.parameters()) {
+    bytes += item.second.nbytes();
+    largest = std::max(largest, item.second.nbytes());
+  }
   int nodes = 0;
   for (const auto& range : assignment_of(start.options, start.group.size())) {
     nodes = std::max(nodes, nodes_in_flight(range));
+  }
+  const auto held = static_cast<std::size_t>(nodes - 1) * start.node_bytes + largest;
+  const auto free = free_bytes_on(start.model.device());
+  if (free && *free < held) {
+    log_warning(fmt::format(
+        "trainer \"{}\": a step that touches all parameters needs {} for gradients and their sums "
+        "on {}, beside activations, and {} are free there: more workers on other devices, or fewer "
+        "shards, need less (docs/gpu.md#memory)",
+        start.options.name, format_bytes(held), start.model.device().str(), format_bytes(*free)));
   }
   return fmt::format(
       ", on {} by deterministic operators alone: {} of parameters for each worker there, and up to "
