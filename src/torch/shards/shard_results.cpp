@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "torch/shards/shard_runner.h"
+#include "torch/shards/trainer_settings.h"
 #include "tutti/error.h"
 
 namespace tutti {
