@@ -27,7 +27,7 @@ else()
           PATTERN recompute.h EXCLUDE
           PATTERN recompute_sequential.h EXCLUDE PATTERN recurrent.h EXCLUDE PATTERN shard_index.h EXCLUDE
           PATTERN split_tensors.h EXCLUDE PATTERN sum_engine.h EXCLUDE PATTERN sync_batch_norm.h EXCLUDE
-          PATTERN shard_loader.h EXCLUDE PATTERN tensors.h EXCLUDE
+          PATTERN shard_loader.h EXCLUDE PATTERN tensorboard.h EXCLUDE PATTERN tensors.h EXCLUDE
           PATTERN torch_optimizer.h EXCLUDE PATTERN trainer.h EXCLUDE
           PATTERN trainer_options.h EXCLUDE PATTERN tutti.h EXCLUDE)
 endif()

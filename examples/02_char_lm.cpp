@@ -122,6 +122,7 @@ Outcome train_shards(const tutti::Job& job, CharModel& model, const Text& text,
                           .averaging = tutti::averaging_policy_of(options.averaging),
                           .state_at_averaging = state_at_averaging_of(options),
                           .log = options.log,
+                          .tensorboard = options.tensorboard,
                           .hash_every = options.hash_every});
   go_on(job, trainer, options);
   tutti::Progress progress(trainer.steps(), options.steps, {.quiet = options.quiet, .lines = 5});

@@ -23,6 +23,7 @@ struct Options {
   std::string load;
   bool fall_back = false;
   std::string log;
+  std::string tensorboard;
   std::int64_t hash_every = 0;
   bool quiet = false;
   std::string codec = "none";
@@ -148,6 +149,8 @@ inline void parse(int argc, char** argv, CLI::App& app, Options& options) {
                "where the newest checkpoint is damaged, --load takes the newest good one")
       ->needs("--load");
   app.add_option("--log", options.log, "file for the steps' metrics and hashes, as JSON lines")
+      ->needs(shards);
+  app.add_option("--tensorboard", options.tensorboard, "directory for curves of the steps' metrics")
       ->needs(shards);
   app.add_option("--hash-every", options.hash_every, "steps: hash every tensor into the log")
       ->check(CLI::PositiveNumber)

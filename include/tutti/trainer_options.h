@@ -87,7 +87,12 @@ struct TrainerOptions {
   /// InvalidArgument. A run that resumes from a checkpoint continues its file. Lines that cannot be
   /// written later (a full disk) are missed, with a warning.
   std::string log = {};
-  /// Every n-th step's metrics go to the log; 0 none.
+  /// A directory for TensorBoard, in which rank 0 writes curves of what the steps gave
+  /// (docs/diagnosis.md); empty: none. Made at once, with the folders above it. A run that resumes
+  /// from a checkpoint continues its curves. What cannot be written later is missed, with a
+  /// warning.
+  std::string tensorboard = {};
+  /// Every n-th step's metrics go to the log and to TensorBoard; 0 none.
   std::int64_t metrics_every = 1;
   /// Every n-th step's SHA-256 of each tensor goes to the log: what `tutti compare` looks at. 0:
   /// none. Rank 0 reads all tensors for it; alike on all workers.

@@ -47,6 +47,7 @@
 #include "tutti/step_report.h"
 #include "tutti/sum_engine.h"
 #include "tutti/sync_batch_norm.h"
+#include "tutti/tensorboard.h"
 #include "tutti/tensors.h"
 #include "tutti/torch_optimizer.h"
 #include "tutti/traffic.h"

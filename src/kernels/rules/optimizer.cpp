@@ -59,6 +59,13 @@ Optimizer& Optimizer::group(Where where, const Rule& rule) {
   return *this;
 }
 
+std::vector<Optimizer::Rule> Optimizer::rules() const {
+  std::vector<Rule> all;
+  for (const auto& group : groups_) all.push_back(group.second);
+  all.push_back(rule_);
+  return all;
+}
+
 const Optimizer::Rule& Optimizer::rule_of(const std::string& parameter) const {
   return rule_of(std::vector<std::string>{parameter});
 }

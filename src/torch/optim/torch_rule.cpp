@@ -59,6 +59,7 @@ TorchRule::TorchRule(TorchOptimizerFactory make) : make_(std::move(make)) {
   text_ = name_of(*one);
   try {
     for (const auto& group : one->param_groups()) group.options().get_lr();
+    learning_rate_ = one->param_groups().front().options().get_lr();
     text_ = fmt::format("{} {}", text_, options_text(*one));
     const SingleThread one_thread;
     for (const auto type : {torch::kFloat32, torch::kFloat64}) try_out(type);

@@ -22,6 +22,8 @@ class TorchRule {
 
   /// "RMSprop lr 0.01 alpha 0.99 …"
   const std::string& text() const { return text_; }
+  /// Of its first group of parameters.
+  double learning_rate() const { return learning_rate_; }
   /// Names of its tensors of state, ascending.
   const std::vector<std::string>& states() const { return states_; }
   /// InvalidArgument unless `numbers` are those of such a state.
@@ -41,6 +43,7 @@ class TorchRule {
   TorchOptimizerFactory make_;
   std::string text_;
   std::vector<std::string> states_;
+  double learning_rate_ = 0;
   nlohmann::json numbers_ = nlohmann::json::object();             ///< of some state
   std::unique_ptr<torch::optim::OptimizerParamState> prototype_;  ///< null: it keeps no state
 };

@@ -2,16 +2,42 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <type_traits>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "base/error_kind.h"
 #include "base/log_line.h"
 #include "comm/group_state.h"
 #include "torch/model/arithmetic.h"
+#include "torch/optim/torch_rule.h"
 #include "torch/run/model_facts.h"
 #include "tutti/error.h"
 
 namespace tutti {
+
+namespace {
+
+/// Learning rates of the groups, and last that of all other parameters.
+std::vector<double> rates_of(const Optimizer& optimizer) {
+  std::vector<double> rates;
+  for (const auto& rule : optimizer.rules()) {
+    rates.push_back(std::visit(
+        [](const auto& one) {
+          if constexpr (std::is_same_v<decltype(one), const TorchOptim&>) {
+            return one.rule->learning_rate();
+          } else {
+            return one.lr;
+          }
+        },
+        rule));
+  }
+  return rates;
+}
+
+}  // namespace
 
 TrainerCheckpoints::TrainerCheckpoints(const BetweenSteps& between, TrainerWorld& world,
                                        RunState& state, RunFingerprint facts)
@@ -22,6 +48,9 @@ TrainerCheckpoints::TrainerCheckpoints(const BetweenSteps& between, TrainerWorld
       facts_(std::move(facts)) {
   const auto error = between_.on_first_rank("the step log", [&] {
     if (!options_.log.empty()) StepLog::check(*host_files(), options_.log);
+    if (!options_.tensorboard.empty()) {
+      ensure_folder(*host_files(), std::filesystem::absolute(options_.tensorboard));
+    }
   });
   if (error) std::rethrow_exception(error);
 }
@@ -81,6 +110,7 @@ bool TrainerCheckpoints::load(const std::string& directory, const LoadOptions& o
   found = between_.gather("load()")(found).front();
   if (found.empty()) return false;
   world_.log.reset();
+  world_.curves.reset();
   spread();
   state_.restore(found);
   return true;
@@ -114,13 +144,15 @@ std::vector<std::byte> TrainerCheckpoints::read(const std::string& directory,
 }
 
 void TrainerCheckpoints::log(const StepResult& result) noexcept {
-  if (between_.group().rank() != 0 || options_.log.empty()) return;
+  if (between_.group().rank() != 0) return;
+  if (options_.log.empty() && options_.tensorboard.empty()) return;
   try {
     if (write_log(result)) log_failed_ = false;
   } catch (...) {
     if (!std::exchange(log_failed_, true)) {
-      log_warning(fmt::format("step {} is missing in the step log, perhaps steps after it too: {}",
-                              result.step, exception_text()));
+      log_warning(fmt::format("step {} is missing in the {}, perhaps steps after it too: {}",
+                              result.step, options_.log.empty() ? "curves" : "step log",
+                              exception_text()));
     }
   }
 }
@@ -129,18 +161,29 @@ void TrainerCheckpoints::log(const StepResult& result) noexcept {
 /// step. False where nothing was due.
 bool TrainerCheckpoints::write_log(const StepResult& result) {
   auto& log = world_.log;
-  if (!log) log = std::make_unique<StepLog>(host_files(), options_.log, facts_, result.step - 1);
+  auto& curves = world_.curves;
+  if (!log && !options_.log.empty()) {
+    log = std::make_unique<StepLog>(host_files(), options_.log, facts_, result.step - 1);
+  }
+  if (!curves && !options_.tensorboard.empty()) {
+    curves = std::make_unique<StepCurves>(event_file_in(options_.tensorboard),
+                                          rates_of(world_.optimizer), result.step - 1);
+  }
   const bool has_metrics = options_.metrics_every > 0 && result.step % options_.metrics_every == 0;
   if (has_metrics) {
-    log->metrics(result.step, {.applied = result.applied,
-                               .dropped_because = result.dropped_because,
-                               .dropped_locally = result.dropped_locally,
-                               .loss = result.loss,
-                               .weight = result.weight,
-                               .gradient_norm = result.gradient_norm,
-                               .rate_factor = result.rate_factor,
-                               .loss_scale = result.loss_scale,
-                               .metrics = result.metrics});
+    const StepFigures figures = {.applied = result.applied,
+                                 .dropped_because = result.dropped_because,
+                                 .dropped_locally = result.dropped_locally,
+                                 .loss = result.loss,
+                                 .weight = result.weight,
+                                 .gradient_norm = result.gradient_norm,
+                                 .rate_factor = result.rate_factor,
+                                 .loss_scale = result.loss_scale,
+                                 .metrics = result.metrics};
+    if (log) log->metrics(result.step, figures);
+    if (curves) curves->add(result.step, figures);
+  } else if (curves) {
+    curves->pass(result.weight);
   }
   if (hashes(result.step)) log->digests(result.step, state_.digests());
   return has_metrics || hashes(result.step);

@@ -14,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "run/log/step_curves.h"
 #include "run/log/step_log.h"
 #include "sync/plan/plan.h"
 #include "sync/update/shared_model.h"
@@ -42,8 +43,9 @@ struct TrainerWorld {
   Optimizer optimizer;
   TrainerOptions options;
   KeptValues kept;
-  std::unique_ptr<StepLog> log;  ///< rank 0's, from the first step on
-  std::optional<Plan> plan;      ///< of `shared`
+  std::unique_ptr<StepLog> log;        ///< rank 0's, from the first step on
+  std::unique_ptr<StepCurves> curves;  ///< likewise
+  std::optional<Plan> plan;            ///< of `shared`
   std::unique_ptr<SharedModel> shared;
   std::unique_ptr<SharedParameters> parameters;
 

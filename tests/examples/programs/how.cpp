@@ -414,12 +414,14 @@ void log_metrics(const tutti::Job& job, const std::string& folder) {
   {
     std::ofstream log;
     if (job.rank() == 0) log.open(folder + "/log.jsonl");
+    tutti::TensorBoard board(job, folder + "/runs/first");
     for (int step = 1; step <= 20; ++step) {
       loop.train(1);
       if (step % 10 != 0) continue;
       const double loss = parallel.mean(loop.test_loss(), loop.test.x.size(0));  // all call it
       if (job.rank() == 0)
         log << "{\"step\": " << step << ", \"loss\": " << loss << "}" << std::endl;
+      board.scalar("loss/test", loss, step);  // the first worker writes
     }
   }
   std::string line, last;

@@ -1,0 +1,211 @@
+#include "run/log/event_file.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "base/bytes.h"
+
+namespace tutti {
+namespace {
+
+namespace fs = std::filesystem;
+
+// ---- CRC-32C (Castagnoli), RFC 3720, appendix B.4 ----
+
+constexpr std::uint32_t kPolynomial = 0x82F63B78;  // reflected
+
+constexpr std::array<std::uint32_t, 256> crc_table() {
+  std::array<std::uint32_t, 256> table{};
+  for (std::uint32_t byte = 0; byte < table.size(); ++byte) {
+    std::uint32_t crc = byte;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? kPolynomial : 0);
+    table.at(byte) = crc;
+  }
+  return table;
+}
+
+std::uint32_t masked_crc(std::string_view bytes) {
+  static constexpr auto kTable = crc_table();
+  std::uint32_t crc = ~std::uint32_t{0};
+  for (const char byte : bytes) {
+    crc = (crc >> 8) ^ kTable.at((crc ^ static_cast<unsigned char>(byte)) & 0xFF);
+  }
+  return std::rotr(~crc, 15) + 0xA282EAD8;  // TensorFlow's crc32c.h
+}
+
+// ---- messages of protobuf ----
+
+enum class Wire : std::uint8_t { varint = 0, eight_bytes = 1, bytes = 2, four_bytes = 5 };
+
+class Message {
+ public:
+  Message& number(int field, std::uint64_t value) {
+    key(field, Wire::varint);
+    varint(value);
+    return *this;
+  }
+  Message& real(int field, double value) {
+    key(field, Wire::eight_bytes);
+    append(bytes_, value);
+    return *this;
+  }
+  Message& real32(int field, float value) {
+    key(field, Wire::four_bytes);
+    append(bytes_, value);
+    return *this;
+  }
+  Message& text(int field, std::string_view value) {
+    key(field, Wire::bytes);
+    varint(value.size());
+    bytes_ += value;
+    return *this;
+  }
+  Message& reals(int field, const std::vector<double>& values) {
+    return text(field, text_of(std::as_bytes(std::span(values))));
+  }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  void key(int field, Wire wire) {
+    varint(static_cast<std::uint64_t>(field) << 3 | static_cast<std::uint64_t>(wire));
+  }
+  void varint(std::uint64_t value) {
+    for (; value >= 0x80; value >>= 7) bytes_ += static_cast<char>(value | 0x80);
+    bytes_ += static_cast<char>(value);
+  }
+  std::string bytes_;
+};
+
+// Numbers of fields: event.proto and summary.proto.
+
+/// An event of this moment.
+Message event_of(std::int64_t step) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  Message event;
+  event.real(1, std::chrono::duration<double>(now).count());
+  return event.number(2, static_cast<std::uint64_t>(step));
+}
+
+std::string name_of_file() {
+  static std::atomic<int> made{0};
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  return fmt::format("events.out.tfevents.{:010}.{}.{}.{}",
+                     std::chrono::duration_cast<std::chrono::seconds>(now).count(), host.data(),
+                     ::getpid(), made++);
+}
+
+constexpr double kSmallestLimit = 1e-12;
+constexpr double kLargestLimit = 1e20;
+constexpr double kLimitFactor = 1.1;
+
+const std::vector<double>& all_limits() {
+  static const std::vector<double> all = [] {
+    std::vector<double> positive;
+    for (double limit = kSmallestLimit; limit < kLargestLimit; limit *= kLimitFactor) {
+      positive.push_back(limit);
+    }
+    std::vector<double> both;
+    for (auto limit = positive.rbegin(); limit != positive.rend(); ++limit) both.push_back(-*limit);
+    both.push_back(0);
+    both.insert(both.end(), positive.begin(), positive.end());
+    both.push_back(std::numeric_limits<double>::max());
+    return both;
+  }();
+  return all;
+}
+
+}  // namespace
+
+std::optional<Histogram> Histogram::of(std::span<const double> values) {
+  const auto& all = all_limits();
+  std::vector<double> counts(all.size());
+  Histogram found;
+  found.minimum = std::numeric_limits<double>::infinity();
+  found.maximum = -found.minimum;
+  for (const double value : values) {
+    if (!std::isfinite(value)) continue;
+    found.minimum = std::min(found.minimum, value);
+    found.maximum = std::max(found.maximum, value);
+    found.count += 1;
+    found.sum += value;
+    found.sum_of_squares += value * value;
+    const auto above = std::upper_bound(all.begin(), std::prev(all.end()), value);
+    counts[static_cast<std::size_t>(above - all.begin())] += 1;
+  }
+  if (found.count == 0) return {};
+  const auto holds = [](double count) { return count > 0; };
+  const auto first = std::find_if(counts.begin(), counts.end(), holds) - counts.begin();
+  const auto last = counts.rend() - std::find_if(counts.rbegin(), counts.rend(), holds);
+  found.limits.assign(all.begin() + first, all.begin() + last);
+  found.counts.assign(counts.begin() + first, counts.begin() + last);
+  return found;
+}
+
+EventFile::EventFile(std::shared_ptr<Files> files, const fs::path& folder)
+    : files_(std::move(files)) {
+  const fs::path absolute = fs::absolute(folder);
+  ensure_folder(*files_, absolute);
+  file_ = files_->create(absolute / name_of_file());
+  append(event_of(0).text(3, "brain.Event:2").bytes());
+  start_session(std::numeric_limits<std::int64_t>::max());
+}
+
+void EventFile::resume(std::int64_t steps) { start_session(steps + 1); }
+
+void EventFile::start_session(std::int64_t step) {
+  constexpr int kStart = 1;  // SessionLog::START
+  append(event_of(step).text(7, Message().number(1, kStart).bytes()).bytes());
+}
+
+void EventFile::scalars(std::int64_t step, std::span<const std::pair<std::string, double>> values) {
+  Message summary;
+  for (const auto& [name, value] : values) {
+    summary.text(1, Message().text(1, name).real32(2, static_cast<float>(value)).bytes());
+  }
+  append(event_of(step).text(5, summary.bytes()).bytes());
+}
+
+void EventFile::histogram(std::int64_t step, std::string_view name, const Histogram& histogram) {
+  Message message;
+  message.real(1, histogram.minimum).real(2, histogram.maximum).real(3, histogram.count);
+  message.real(4, histogram.sum).real(5, histogram.sum_of_squares);
+  message.reals(6, histogram.limits).reals(7, histogram.counts);
+  const auto value = Message().text(1, name).text(5, message.bytes());
+  append(event_of(step).text(5, Message().text(1, value.bytes()).bytes()).bytes());
+}
+
+void EventFile::append(std::string_view event) {
+  std::string record;
+  const std::uint64_t size = event.size();
+  tutti::append(record, size);
+  tutti::append(record, masked_crc(record));
+  record += event;
+  tutti::append(record, masked_crc(event));
+  const std::lock_guard lock(mutex_);
+  write_all(*files_, file_, std::as_bytes(std::span(record)));
+}
+
+std::shared_ptr<EventFile> event_file_in(const fs::path& folder) {
+  static std::mutex mutex;
+  static std::map<fs::path, std::weak_ptr<EventFile>> open;
+  const std::lock_guard lock(mutex);
+  auto& known = open[fs::absolute(folder).lexically_normal()];
+  auto file = known.lock();
+  if (!file) known = file = std::make_shared<EventFile>(host_files(), folder);
+  return file;
+}
+
+}  // namespace tutti
