@@ -20,6 +20,7 @@
 #include "tutti/group.h"
 #include "tutti/job.h"
 #include "tutti/limits.h"
+#include "tutti/load_weights.h"
 #include "tutti/local_device.h"
 #include "tutti/loss_scale.h"
 #include "tutti/loss_scaler.h"

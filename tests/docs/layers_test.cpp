@@ -148,6 +148,7 @@ const std::map<std::string, std::string> kPublic = {
     {"group.h", "comm"},
     {"job.h", "job"},
     {"limits.h", "base"},
+    {"load_weights.h", "torch/run"},
     {"local_device.h", "torch/device"},
     {"loss_scale.h", "run/numbers"},
     {"loss_scaler.h", "torch/data_parallel"},

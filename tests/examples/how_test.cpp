@@ -33,9 +33,9 @@ std::vector<std::string> found_in(const std::string& text, const std::string& ex
 /// The result that rank 0 prints; workers end with the same parameters.
 std::string result_of(const std::string& answer, int workers) {
   const TemporaryFolder folder;
-  // Of torch.save(dict(model.state_dict()), "weights.pt") in Python, each tensor 0, 1, 2 …
-  std::filesystem::copy(std::string(TUTTI_SOURCE) + "/tests/examples/programs/weights.pt",
-                        folder.file("weights.pt"));
+  // Of safetensors.torch.save_file(model.state_dict(), …) in Python, each tensor 0, 1, 2 …
+  std::filesystem::copy(std::string(TUTTI_SOURCE) + "/tests/examples/programs/weights.safetensors",
+                        folder.file("weights.safetensors"));
   const auto run =
       run_command({"run", "-n", std::to_string(workers), kProgram, answer, folder.file("")});
   EXPECT_EQ(run.status, 0) << answer << " on " << workers << ": " << run.err;

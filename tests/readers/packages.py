@@ -8,22 +8,25 @@ SKIPPED = 77
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def python_with(*requirements):
-    """A Python that has them; ends the test as skipped where they are not to be had."""
-    name = "-".join(requirement.split("=")[0] for requirement in requirements)
-    folder = ROOT / ".tutti" / "readers" / name
+def python_with(*requirements, alone=()):
+    """A Python that has them, and what they need, and `alone` without what those need; ends the test as skipped where
+    they are not to be had."""
+    folder = ROOT / ".tutti" / "readers" / requirements[0].split("=")[0]
     python = folder / "bin" / "python"
     mark = folder / "installed"
-    if mark.exists() and mark.read_text() == " ".join(requirements):
+    if mark.exists() and mark.read_text() == " ".join([*requirements, *alone]):
         return python
     folder.parent.mkdir(parents=True, exist_ok=True)
-    for command in ([sys.executable, "-m", "venv", folder],
-                    [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements]):
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    commands = [[sys.executable, "-m", "venv", folder], [*install, *requirements]]
+    if alone:
+        commands.append([*install, "--no-deps", *alone])
+    for command in commands:
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             print(f"skipped: {' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
             sys.exit(SKIPPED)
-    mark.write_text(" ".join(requirements))
+    mark.write_text(" ".join([*requirements, *alone]))
     return python
 
 

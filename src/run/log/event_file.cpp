@@ -8,6 +8,8 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -118,7 +120,7 @@ const std::vector<double>& all_limits() {
       positive.push_back(limit);
     }
     std::vector<double> both;
-    for (auto limit = positive.rbegin(); limit != positive.rend(); ++limit) both.push_back(-*limit);
+    std::transform(positive.rbegin(), positive.rend(), std::back_inserter(both), std::negate());
     both.push_back(0);
     both.insert(both.end(), positive.begin(), positive.end());
     both.push_back(std::numeric_limits<double>::max());

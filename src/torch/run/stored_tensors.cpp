@@ -37,13 +37,13 @@ std::optional<StoredType> stored_type_of(const torch::Tensor& tensor) {
   return {};
 }
 
+}  // namespace
+
 torch::ScalarType scalar_type_of(StoredType stored) {
   const auto* const found = std::find_if(std::begin(kStoredTypes), std::end(kStoredTypes),
                                          [&](const auto& pair) { return pair.second == stored; });
   return found->first;  // every stored type is in the table
 }
-
-}  // namespace
 
 bool is_storable(const torch::Tensor& tensor) { return stored_type_of(tensor).has_value(); }
 
@@ -74,14 +74,18 @@ void append_views(std::vector<TensorView>& views, const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) views.push_back(view_of(name, tensor));
 }
 
+torch::Tensor read_tensor(const SafetensorsFile& file, const TensorEntry& entry) {
+  auto tensor =
+      torch::empty(entry.shape, torch::dtype(scalar_type_of(entry.type)).device(torch::kCPU));
+  file.read(entry, {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()});
+  return tensor;
+}
+
 NamedTensors load_tensors(const Checkpoint& checkpoint, StateFile file) {
   const auto stored = checkpoint.file(name_of(file));
   NamedTensors tensors;
   for (const auto& entry : stored.tensors()) {
-    auto tensor =
-        torch::empty(entry.shape, torch::dtype(scalar_type_of(entry.type)).device(torch::kCPU));
-    stored.read(entry, {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()});
-    tensors.emplace_back(entry.name, std::move(tensor));
+    tensors.emplace_back(entry.name, read_tensor(stored, entry));
   }
   return tensors;
 }

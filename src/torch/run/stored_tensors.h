@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "run/files/checkpoint_store.h"
+#include "run/files/safetensors_format.h"
+#include "run/files/safetensors_reader.h"
 #include "run/state/state_file.h"
 #include "torch/model/wrapped_model.h"
 
@@ -25,6 +27,9 @@ void require_storable(const std::string& what, const torch::Tensor& tensor);
 TensorView view_of(const std::string& name, const torch::Tensor& tensor);
 void append_views(std::vector<TensorView>& views, const NamedTensors& tensors);
 
+torch::ScalarType scalar_type_of(StoredType stored);
+/// A tensor of a file, in memory of its own.
+torch::Tensor read_tensor(const SafetensorsFile& file, const TensorEntry& entry);
 /// All tensors of a file, in memory of their own.
 NamedTensors load_tensors(const Checkpoint& checkpoint, StateFile file);
 

@@ -434,17 +434,8 @@ void log_metrics(const tutti::Job& job, const std::string& folder) {
 
 void from_python(const tutti::Job& job, const std::string& folder) {
   auto model = make_model();
-  const auto file = folder + "/weights.pt";
 
-  std::ifstream stream(file, std::ios::binary);
-  const std::vector<char> bytes{std::istreambuf_iterator<char>(stream), {}};
-  const auto weights = torch::pickle_load(bytes).toGenericDict();
-  {
-    const torch::NoGradGuard no_grad;
-    for (auto& entry : model->named_parameters()) {
-      entry.value().copy_(weights.at(entry.key()).toTensor());
-    }
-  }
+  tutti::load_weights(*model, folder + "/weights.safetensors");
   tutti::DataParallel parallel(job, *model);  // or a Trainer: rank 0's parameters are everybody's
 
   for (const auto& parameter : model->parameters()) {  // the values that the file was written with

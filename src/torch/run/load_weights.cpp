@@ -1,0 +1,195 @@
+#include "tutti/load_weights.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "run/files/safetensors_reader.h"
+#include "torch/model/same_bytes.h"
+#include "torch/run/stored_tensors.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A tensor of a file.
+struct Given {
+  const SafetensorsFile* file = nullptr;
+  const TensorEntry* entry = nullptr;
+};
+
+/// A tensor of the model, with all of its names.
+struct Target {
+  torch::Tensor tensor;
+  std::vector<std::string> names;
+  std::vector<Given> given;
+};
+
+/// The files that an index names, each once.
+std::vector<fs::path> files_of_index(const fs::path& index) {
+  std::ifstream stream(index);
+  const auto tree = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  std::vector<fs::path> files;
+  if (tree.is_object() && tree.contains("weight_map") && tree["weight_map"].is_object()) {
+    for (const auto& item : tree["weight_map"].items()) {
+      if (!item.value().is_string()) continue;
+      const auto file = index.parent_path() / item.value().get<std::string>();
+      if (std::ranges::find(files, file) == files.end()) files.push_back(file);
+    }
+  }
+  if (files.empty()) {
+    throw Corrupt(fmt::format("{} is no index of safetensors files: it has no \"weight_map\"",
+                              index.string()));
+  }
+  return files;
+}
+
+std::vector<std::unique_ptr<SafetensorsFile>> open_all(const fs::path& file) {
+  std::vector<std::unique_ptr<SafetensorsFile>> opened;
+  const auto paths = file.extension() == ".json" ? files_of_index(file) : std::vector{file};
+  for (const auto& path : paths) {
+    opened.push_back(std::make_unique<SafetensorsFile>(host_files(), path));
+  }
+  return opened;
+}
+
+std::vector<Target> targets_of(const torch::nn::Module& module) {
+  std::vector<Target> targets;
+  std::map<const c10::TensorImpl*, std::size_t> by_tensor;
+  const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    const auto [found, is_new] =
+        by_tensor.try_emplace(tensor.unsafeGetTensorImpl(), targets.size());
+    if (is_new) targets.push_back({tensor, {}, {}});
+    targets[found->second].names.push_back(name);
+  };
+  for (const auto& item : module.named_parameters()) add(item.key(), item.value());
+  for (const auto& item : module.named_buffers()) add(item.key(), item.value());
+  return targets;
+}
+
+bool converts(torch::ScalarType from, torch::ScalarType to) {
+  return from == to || (c10::isFloatingType(from) && c10::isFloatingType(to)) ||
+         (c10::isComplexType(from) && c10::isComplexType(to));
+}
+
+std::string text_of(const torch::Tensor& tensor) {
+  return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
+                     fmt::join(tensor.sizes(), ", "));
+}
+
+/// Why the tensor of the file cannot be the model's; empty where it can.
+std::string misfit_of(const Given& given, const Target& target) {
+  const auto& entry = *given.entry;
+  const bool fits = torch::IntArrayRef(entry.shape) == target.tensor.sizes() &&
+                    converts(scalar_type_of(entry.type), target.tensor.scalar_type());
+  if (fits) return {};
+  return fmt::format("\"{}\" is {}, and {} in the model", entry.name,
+                     describe(entry.type, entry.shape), text_of(target.tensor));
+}
+
+std::string quoted(const std::vector<std::string>& names) {
+  return fmt::format("\"{}\"", fmt::join(names, "\", \""));
+}
+
+/// Which tensor of the file is which of the model's, and all that does not fit.
+class Match {
+ public:
+  Match(const torch::nn::Module& module, const LoadWeightsOptions& options)
+      : options_(options), targets_(targets_of(module)) {
+    for (auto& target : targets_) {
+      for (const auto& name : target.names) by_name_[name] = &target;
+    }
+  }
+
+  void add(const Given& given) {
+    const auto& of_file = given.entry->name;
+    const auto name = options_.rename ? options_.rename(of_file) : of_file;
+    if (name.empty()) return;
+    const auto [before, is_new] = renamed_.try_emplace(name, of_file);
+    const auto found = by_name_.find(name);
+    if (!is_new) {
+      problems_.push_back(
+          fmt::format("\"{}\" and \"{}\" are both \"{}\"", before->second, of_file, name));
+    } else if (found == by_name_.end()) {
+      loaded_.unexpected.push_back(of_file);
+    } else {
+      auto misfit = misfit_of(given, *found->second);
+      if (!misfit.empty()) problems_.push_back(std::move(misfit));
+      found->second->given.push_back(given);
+    }
+  }
+
+  /// Reads all, then writes all.
+  LoadedWeights load(const std::string& file) {
+    for (const auto& target : targets_) {
+      if (target.given.empty()) loaded_.missing.push_back(target.names.front());
+    }
+    const auto& [missing, unexpected] = loaded_;
+    if (options_.strict && !missing.empty()) problems_.push_back("missing are " + quoted(missing));
+    if (options_.strict && !unexpected.empty()) {
+      problems_.push_back("the model has no " + quoted(unexpected));
+    }
+    require_none(file);
+    std::vector<torch::Tensor> values;
+    for (const auto& target : targets_) values.push_back(value_of(target));
+    require_none(file);
+    const torch::NoGradGuard no_grad;
+    for (std::size_t k = 0; k < values.size(); ++k) {
+      if (values[k].defined()) targets_[k].tensor.copy_(values[k]);
+    }
+    return std::move(loaded_);
+  }
+
+ private:
+  /// Undefined where the file has none.
+  torch::Tensor value_of(const Target& target) {
+    torch::Tensor value;
+    for (const auto& given : target.given) {
+      const auto read = read_tensor(*given.file, *given.entry);
+      if (value.defined() && !same_bytes(value, read)) {
+        problems_.push_back(
+            fmt::format("\"{}\" and \"{}\", which are one tensor in the model, differ",
+                        target.given.front().entry->name, given.entry->name));
+      }
+      value = read;
+    }
+    return value;
+  }
+  void require_none(const std::string& file) const {
+    if (problems_.empty()) return;
+    throw InvalidArgument(
+        fmt::format("{} does not fit the model: {}", file, fmt::join(problems_, "; ")));
+  }
+
+  const LoadWeightsOptions& options_;
+  std::vector<Target> targets_;
+  std::map<std::string, Target*> by_name_;
+  std::map<std::string, std::string> renamed_;  ///< the model's name, and the file's
+  LoadedWeights loaded_;
+  std::vector<std::string> problems_;
+};
+
+}  // namespace
+
+LoadedWeights load_weights(torch::nn::Module& module, const std::string& file,
+                           const LoadWeightsOptions& options) {
+  const auto files = open_all(file);
+  Match match(module, options);
+  for (const auto& one : files) {
+    for (const auto& entry : one->tensors()) match.add({one.get(), &entry});
+  }
+  return match.load(file);
+}
+
+}  // namespace tutti
