@@ -10,8 +10,9 @@
 // Call it on every worker, or on rank 0, before the model is wrapped; with a Trainer also inside
 // edit().
 //
-// Threads: one. Failure: Corrupt for a damaged file, IoError for one that cannot be read;
-// InvalidArgument names all that does not fit. Nothing has changed then.
+// Threads: one. Failure: Corrupt for a damaged file or index, IoError for one that cannot be read,
+// Unsupported for a type of elements that libtorch or Tutti does not know; InvalidArgument names
+// all that does not fit. Nothing has changed then.
 
 #include <torch/torch.h>
 
@@ -35,11 +36,13 @@ struct LoadedWeights {
   std::vector<std::string> unexpected;  ///< were passed over
 };
 
-/// `file` is a safetensors file, or the index of several ("model.safetensors.index.json", as
-/// Hugging Face's libraries write it). Shapes have to be equal; numbers of floating point are
-/// converted to the model's type, as are complex ones, integers have to be of its type. Of a tensor
-/// with several names (tied weights) the file may have any; where it has several, their values have
-/// to be equal. Tensors of the model may be on a device.
+/// `file` is a safetensors file, or the index of several beside it, with the extension .json
+/// ("model.safetensors.index.json", as Hugging Face's libraries write it), of which the tensors are
+/// taken that it lists. Shapes have to be equal; numbers of floating point are converted to the
+/// model's type, in which large ones may be infinite, as are complex ones; integers have to be of
+/// its type. Of a tensor with several names (tied weights, also by set_data()) the file may have
+/// any; where it has several, their values have to be equal in the model's type. Tensors of the
+/// model may be on a device; what cannot be written in place is named like what does not fit.
 LoadedWeights load_weights(torch::nn::Module& module, const std::string& file,
                            const LoadWeightsOptions& options = {});
 

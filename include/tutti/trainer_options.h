@@ -89,8 +89,8 @@ struct TrainerOptions {
   std::string log = {};
   /// A directory for TensorBoard, in which rank 0 writes curves of what the steps gave
   /// (docs/diagnosis.md); empty: none. Made at once, with the folders above it. A run that resumes
-  /// from a checkpoint continues its curves. What cannot be written later is missed, with a
-  /// warning.
+  /// from a checkpoint continues its curves. InvalidArgument where another Trainer writes there at
+  /// this time. What cannot be written later is missed, with a warning.
   std::string tensorboard = {};
   /// Every n-th step's metrics go to the log and to TensorBoard; 0 none.
   std::int64_t metrics_every = 1;

@@ -179,22 +179,23 @@ inline void require_crc(std::string_view bytes, std::uint32_t masked) {
 
 }  // namespace event_reader
 
-/// Throws where a byte is not as it should be, or a curve has a step twice; a last record that is
-/// not whole is passed over.
+/// Throws where a byte is not as it should be, or a curve has a step twice.
 inline Events events_in(const std::string& folder) {
   using namespace event_reader;
   Events events;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    events.files.insert(entry.path().string());
+    if (entry.path().filename().string().starts_with("events.out.tfevents.")) {
+      events.files.insert(entry.path().string());
+    }
   }
   for (const auto& name : events.files) {
     std::ifstream file(name, std::ios::binary);
     const std::string all((std::istreambuf_iterator<char>(file)), {});
-    for (std::string_view left = all; left.size() >= 16;) {
+    for (std::string_view left = all; !left.empty();) {
       const auto header = left.substr(0, 8);
       const auto size = take<std::uint64_t>(left);
       require_crc(header, take<std::uint32_t>(left));
-      if (left.size() < size + 4) break;
+      if (left.size() < size + 4) throw std::runtime_error("a record that is not whole");
       const auto event = left.substr(0, size);
       left.remove_prefix(size);
       require_crc(event, take<std::uint32_t>(left));

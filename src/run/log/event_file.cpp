@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <bit>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <functional>
@@ -15,8 +15,10 @@
 #include <mutex>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
+#include "tutti/error.h"
 
 namespace tutti {
 namespace {
@@ -99,14 +101,39 @@ Message event_of(std::int64_t step) {
   return event.number(2, static_cast<std::uint64_t>(step));
 }
 
-std::string name_of_file() {
-  static std::atomic<int> made{0};
+constexpr std::int64_t kLastSecond = 9'999'999'999;  // of ten digits
+constexpr std::string_view kPrefix = "events.out.tfevents.";
+
+/// A name after those of all files of events that are there: TensorBoard reads them in that order,
+/// as texts.
+std::string name_of_new_file(const Files& files, const fs::path& folder) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
+  std::int64_t second = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  for (const auto& name : files.names_in(folder)) {
+    if (!name.starts_with(kPrefix)) continue;
+    std::int64_t of_other = 0;
+    std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), of_other);
+    if (of_other < kLastSecond) second = std::max(second, of_other + 1);
+  }
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
-  return fmt::format("events.out.tfevents.{:010}.{}.{}.{}",
-                     std::chrono::duration_cast<std::chrono::seconds>(now).count(), host.data(),
-                     ::getpid(), made++);
+  return fmt::format("{}{:010}.{}.{}", kPrefix, second, host.data(), ::getpid());
+}
+
+std::string record_of(std::string_view event) {
+  std::string record;
+  const std::uint64_t size = event.size();
+  append(record, size);
+  append(record, masked_crc(record));
+  record += event;
+  append(record, masked_crc(event));
+  return record;
+}
+
+/// The start of a session at that step.
+std::string session_record(std::int64_t step) {
+  constexpr int kStart = 1;  // SessionLog::START
+  return record_of(event_of(step).text(7, Message().number(1, kStart).bytes()).bytes());
 }
 
 constexpr double kSmallestLimit = 1e-12;
@@ -130,6 +157,14 @@ const std::vector<double>& all_limits() {
 }
 
 }  // namespace
+
+void require_utf8(std::string_view name) {
+  try {
+    static_cast<void>(nlohmann::json(name).dump());
+  } catch (const nlohmann::json::type_error&) {
+    throw InvalidArgument("the name of a curve is not UTF-8");
+  }
+}
 
 std::optional<Histogram> Histogram::of(std::span<const double> values) {
   const auto& all = all_limits();
@@ -157,30 +192,27 @@ std::optional<Histogram> Histogram::of(std::span<const double> values) {
 }
 
 EventFile::EventFile(std::shared_ptr<Files> files, const fs::path& folder)
-    : files_(std::move(files)) {
-  const fs::path absolute = fs::absolute(folder);
-  ensure_folder(*files_, absolute);
-  file_ = files_->create(absolute / name_of_file());
-  append(event_of(0).text(3, "brain.Event:2").bytes());
-  start_session(std::numeric_limits<std::int64_t>::max());
+    : files_(std::move(files)), folder_(fs::absolute(folder)) {
+  ensure_folder(*files_, folder_);
 }
 
-void EventFile::resume(std::int64_t steps) { start_session(steps + 1); }
-
-void EventFile::start_session(std::int64_t step) {
-  constexpr int kStart = 1;  // SessionLog::START
-  append(event_of(step).text(7, Message().number(1, kStart).bytes()).bytes());
+void EventFile::resume(std::int64_t steps) {
+  const std::lock_guard lock(mutex_);
+  if (steps == 0 && has_values_) return;
+  write(session_record(steps + 1));
 }
 
 void EventFile::scalars(std::int64_t step, std::span<const std::pair<std::string, double>> values) {
   Message summary;
   for (const auto& [name, value] : values) {
+    require_utf8(name);
     summary.text(1, Message().text(1, name).real32(2, static_cast<float>(value)).bytes());
   }
   append(event_of(step).text(5, summary.bytes()).bytes());
 }
 
 void EventFile::histogram(std::int64_t step, std::string_view name, const Histogram& histogram) {
+  require_utf8(name);
   Message message;
   message.real(1, histogram.minimum).real(2, histogram.maximum).real(3, histogram.count);
   message.real(4, histogram.sum).real(5, histogram.sum_of_squares);
@@ -189,24 +221,57 @@ void EventFile::histogram(std::int64_t step, std::string_view name, const Histog
   append(event_of(step).text(5, Message().text(1, value.bytes()).bytes()).bytes());
 }
 
-void EventFile::append(std::string_view event) {
-  std::string record;
-  const std::uint64_t size = event.size();
-  tutti::append(record, size);
-  tutti::append(record, masked_crc(record));
-  record += event;
-  tutti::append(record, masked_crc(event));
+void EventFile::append(const std::string& event) {
+  const auto record = record_of(event);
   const std::lock_guard lock(mutex_);
-  write_all(*files_, file_, std::as_bytes(std::span(record)));
+  write(record);
+  has_values_ = true;
+}
+
+void EventFile::write(const std::string& records) {
+  if (!file_) file_ = files_->append(folder_ / name_of_new_file(*files_, folder_));
+  if (is_torn_) take_back();
+  const auto begin = whole_ == 0 ? record_of(event_of(0).text(3, "brain.Event:2").bytes()) +
+                                       session_record(std::numeric_limits<std::int64_t>::max())
+                                 : std::string();
+  const auto all = begin + records;
+  try {
+    write_all(*files_, *file_, std::as_bytes(std::span(all)));
+  } catch (const Error&) {
+    take_back();
+    throw;
+  }
+  whole_ += all.size();
+}
+
+/// What is left behind whole records would hide all that follows.
+void EventFile::take_back() {
+  is_torn_ = true;
+  files_->cut(*file_, whole_);
+  is_torn_ = false;
+}
+
+File lock_curves(const fs::path& folder) {
+  const auto absolute = fs::absolute(folder);
+  ensure_folder(*host_files(), absolute);
+  auto lock = host_files()->lock(absolute / ".lock");
+  if (!lock) {
+    throw InvalidArgument(fmt::format(
+        "another Trainer writes its curves to {} at this time: give each a directory of its own",
+        folder.string()));
+  }
+  return std::move(*lock);
 }
 
 std::shared_ptr<EventFile> event_file_in(const fs::path& folder) {
   static std::mutex mutex;
   static std::map<fs::path, std::weak_ptr<EventFile>> open;
   const std::lock_guard lock(mutex);
-  auto& known = open[fs::absolute(folder).lexically_normal()];
+  const auto absolute = fs::absolute(folder);
+  ensure_folder(*host_files(), absolute);
+  auto& known = open[fs::canonical(absolute)];
   auto file = known.lock();
-  if (!file) known = file = std::make_shared<EventFile>(host_files(), folder);
+  if (!file) known = file = std::make_shared<EventFile>(host_files(), absolute);
   return file;
 }
 

@@ -1,13 +1,16 @@
 #include "tutti/load_weights.h"
 
+#include <ATen/MemoryOverlap.h>
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -35,47 +38,94 @@ struct Target {
   std::vector<Given> given;
 };
 
-/// The files that an index names, each once.
-std::vector<fs::path> files_of_index(const fs::path& index) {
+/// The name of each tensor that an index lists, and the file that it lies in.
+std::map<std::string, fs::path> files_of_index(const fs::path& index) {
   std::ifstream stream(index);
+  if (!stream) throw IoError(errno, fmt::format("cannot open {}", index.string()));
   const auto tree = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
-  std::vector<fs::path> files;
-  if (tree.is_object() && tree.contains("weight_map") && tree["weight_map"].is_object()) {
-    for (const auto& item : tree["weight_map"].items()) {
-      if (!item.value().is_string()) continue;
-      const auto file = index.parent_path() / item.value().get<std::string>();
-      if (std::ranges::find(files, file) == files.end()) files.push_back(file);
-    }
+  const auto corrupt = [&](const std::string& why) {
+    return Corrupt(fmt::format("{} is no index of safetensors files: {}", index.string(), why));
+  };
+  if (!tree.is_object() || !tree.contains("weight_map") || !tree["weight_map"].is_object() ||
+      tree["weight_map"].empty()) {
+    throw corrupt(R"(it has no "weight_map" of names and files)");
   }
-  if (files.empty()) {
-    throw Corrupt(fmt::format("{} is no index of safetensors files: it has no \"weight_map\"",
-                              index.string()));
+  std::map<std::string, fs::path> files;
+  for (const auto& item : tree["weight_map"].items()) {
+    const auto name = item.value().is_string() ? item.value().get<std::string>() : std::string();
+    // Files lie beside it: a downloaded index does not open others.
+    if (name.empty() || name == ".." ||
+        name.find_first_of(std::string("/\0", 2)) != std::string::npos) {
+      throw corrupt(fmt::format("the file of \"{}\" is none beside it", item.key()));
+    }
+    files.emplace(item.key(), index.parent_path() / name);
   }
   return files;
 }
 
-std::vector<std::unique_ptr<SafetensorsFile>> open_all(const fs::path& file) {
-  std::vector<std::unique_ptr<SafetensorsFile>> opened;
-  const auto paths = file.extension() == ".json" ? files_of_index(file) : std::vector{file};
-  for (const auto& path : paths) {
-    opened.push_back(std::make_unique<SafetensorsFile>(host_files(), path));
+/// The tensors of a file, or of all that an index lists.
+class GivenTensors {
+ public:
+  explicit GivenTensors(const fs::path& file) {
+    if (file.extension() != ".json") {
+      for (const auto& entry : open(file).tensors()) given_.push_back({&open(file), &entry});
+      return;
+    }
+    for (const auto& [name, path] : files_of_index(file)) {
+      const auto* const entry = open(path).find(name);
+      if (entry == nullptr) {
+        throw Corrupt(fmt::format("{} has no tensor \"{}\", which {} finds there", path.string(),
+                                  name, file.string()));
+      }
+      given_.push_back({&open(path), entry});
+    }
   }
-  return opened;
+  auto begin() const { return given_.begin(); }
+  auto end() const { return given_.end(); }
+
+ private:
+  const SafetensorsFile& open(const fs::path& path) {
+    auto& file = files_[path];
+    if (!file) file = std::make_unique<SafetensorsFile>(host_files(), path);
+    return *file;
+  }
+  std::map<fs::path, std::unique_ptr<SafetensorsFile>> files_;
+  std::vector<Given> given_;
+};
+
+/// Equal for tensors that are the same elements in memory.
+using Place = std::tuple<const void*, std::vector<std::int64_t>, std::vector<std::int64_t>,
+                         torch::ScalarType>;
+Place place_of(const torch::Tensor& tensor) {
+  if (tensor.layout() != torch::kStrided || tensor.numel() == 0) {
+    return {tensor.unsafeGetTensorImpl(), {}, {}, tensor.scalar_type()};
+  }
+  return {tensor.const_data_ptr(), tensor.sizes().vec(), tensor.strides().vec(),
+          tensor.scalar_type()};
 }
 
 std::vector<Target> targets_of(const torch::nn::Module& module) {
   std::vector<Target> targets;
-  std::map<const c10::TensorImpl*, std::size_t> by_tensor;
+  std::map<Place, std::size_t> by_place;
   const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
     if (!tensor.defined()) return;
-    const auto [found, is_new] =
-        by_tensor.try_emplace(tensor.unsafeGetTensorImpl(), targets.size());
+    const auto [found, is_new] = by_place.try_emplace(place_of(tensor), targets.size());
     if (is_new) targets.push_back({tensor, {}, {}});
     targets[found->second].names.push_back(name);
   };
   for (const auto& item : module.named_parameters()) add(item.key(), item.value());
   for (const auto& item : module.named_buffers()) add(item.key(), item.value());
   return targets;
+}
+
+/// Why values cannot be written into the model's tensor; empty where they can.
+std::string refusal_of(const torch::Tensor& tensor) {
+  if (tensor.layout() != torch::kStrided) return "is sparse";
+  if (tensor.is_inference() && !c10::InferenceMode::is_enabled()) return "is an inference tensor";
+  if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+    return "has several elements in one place (expand())";
+  }
+  return {};
 }
 
 bool converts(torch::ScalarType from, torch::ScalarType to) {
@@ -135,6 +185,7 @@ class Match {
     for (const auto& target : targets_) {
       if (target.given.empty()) loaded_.missing.push_back(target.names.front());
     }
+    require_writable();
     const auto& [missing, unexpected] = loaded_;
     if (options_.strict && !missing.empty()) problems_.push_back("missing are " + quoted(missing));
     if (options_.strict && !unexpected.empty()) {
@@ -152,11 +203,31 @@ class Match {
   }
 
  private:
+  void require_writable() {
+    for (std::size_t k = 0; k < targets_.size(); ++k) {
+      if (targets_[k].given.empty()) continue;
+      const auto refusal = refusal_of(targets_[k].tensor);
+      if (!refusal.empty()) {
+        problems_.push_back(
+            fmt::format("\"{}\" of the model {}", targets_[k].names.front(), refusal));
+        continue;
+      }
+      for (std::size_t other = 0; other < k; ++other) {
+        const auto& before = targets_[other];
+        if (before.given.empty() || at::get_overlap_status(before.tensor, targets_[k].tensor) !=
+                                        at::MemOverlapStatus::Partial) {
+          continue;
+        }
+        problems_.push_back(fmt::format("\"{}\" and \"{}\" of the model share some memory",
+                                        before.names.front(), targets_[k].names.front()));
+      }
+    }
+  }
   /// Undefined where the file has none.
   torch::Tensor value_of(const Target& target) {
     torch::Tensor value;
     for (const auto& given : target.given) {
-      const auto read = read_tensor(*given.file, *given.entry);
+      const auto read = read_tensor(*given.file, *given.entry).to(target.tensor.scalar_type());
       if (value.defined() && !same_bytes(value, read)) {
         problems_.push_back(
             fmt::format("\"{}\" and \"{}\", which are one tensor in the model, differ",
@@ -184,11 +255,9 @@ class Match {
 
 LoadedWeights load_weights(torch::nn::Module& module, const std::string& file,
                            const LoadWeightsOptions& options) {
-  const auto files = open_all(file);
+  const GivenTensors tensors(file);
   Match match(module, options);
-  for (const auto& one : files) {
-    for (const auto& entry : one->tensors()) match.add({one.get(), &entry});
-  }
+  for (const auto& given : tensors) match.add(given);
   return match.load(file);
 }
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -46,13 +45,15 @@ TrainerCheckpoints::TrainerCheckpoints(const BetweenSteps& between, TrainerWorld
       options_(world.options),
       state_(state),
       facts_(std::move(facts)) {
-  const auto error = between_.on_first_rank("the step log", [&] {
-    if (!options_.log.empty()) StepLog::check(*host_files(), options_.log);
-    if (!options_.tensorboard.empty()) {
-      ensure_folder(*host_files(), std::filesystem::absolute(options_.tensorboard));
-    }
+  const auto look = [&](const char* at, const std::string& path, const auto& check) {
+    if (path.empty()) return;
+    const auto error = between_.on_first_rank(at, check);
+    if (error) std::rethrow_exception(error);
+  };
+  look("the step log", options_.log, [&] { StepLog::check(*host_files(), options_.log); });
+  look("the folder for curves", options_.tensorboard, [&] {
+    if (!world_.curves_lock) world_.curves_lock = lock_curves(options_.tensorboard);
   });
-  if (error) std::rethrow_exception(error);
 }
 
 const std::string& TrainerCheckpoints::run() const {

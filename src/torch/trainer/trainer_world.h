@@ -45,6 +45,7 @@ struct TrainerWorld {
   KeptValues kept;
   std::unique_ptr<StepLog> log;        ///< rank 0's, from the first step on
   std::unique_ptr<StepCurves> curves;  ///< likewise
+  std::optional<File> curves_lock;     ///< rank 0's
   std::optional<Plan> plan;            ///< of `shared`
   std::unique_ptr<SharedModel> shared;
   std::unique_ptr<SharedParameters> parameters;

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include <gmock/gmock.h>
 
@@ -11,11 +12,13 @@
 #include "run/log/step_curves.h"
 #include "support/event_reader.h"
 #include "support/running_command.h"
+#include "tutti/error.h"
 
 namespace tutti::test {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using ::testing::Key;
 using ::testing::Pair;
 using Values = std::vector<std::pair<std::string, double>>;
@@ -79,9 +82,91 @@ TEST_F(EventFileTest, TakesBackWhatARunThatGoesOnWritesAgain) {
 TEST_F(EventFileTest, OfOneFolderIsOneForAllWhoWriteThere) {
   const auto folder = folder_.file("runs/first");
   const auto one = event_file_in(folder);
-  EXPECT_EQ(event_file_in(folder + "/../first"), one);
+  std::filesystem::create_directory_symlink(folder, folder_.file("link"));
+  for (const auto& name :
+       {folder + "/", folder + "/../first", folder_.file("link"), folder_.file("runs//first/.")}) {
+    EXPECT_EQ(event_file_in(name), one) << name;
+  }
   EXPECT_NE(event_file_in(folder_.file("runs/second")), one);
-  EXPECT_EQ(events().files.size(), 1U);
+  EXPECT_THAT(events().files, IsEmpty()) << "no value yet";
+}
+
+TEST_F(EventFileTest, ARunFromTheStartLeavesAloneWhatItHasWrittenItself) {
+  {
+    auto older = file();
+    older.scalars(1, Values{{"loss", 1}});
+    older.scalars(2, Values{{"loss", 2}});
+  }
+  auto one = file();
+  one.resume(0);
+  one.scalars(1, Values{{"planned", 10}});
+  one.resume(0);
+  one.scalars(1, Values{{"loss", 100}});
+  EXPECT_THAT(events().curves, ElementsAre(Pair("loss", ElementsAre(Pair(1, 100.F))),
+                                           Pair("planned", ElementsAre(Pair(1, 10.F)))));
+}
+
+// TensorBoard reads files in the order of their names, as texts.
+TEST_F(EventFileTest, NewFilesComeAfterAllThatAreThere) {
+  const auto folder = std::filesystem::path(folder_.file("runs/first"));
+  std::filesystem::create_directories(folder);
+  const auto far =
+      folder / "events.out.tfevents.4102444800.other.99999.0";  // a clock that is ahead
+  std::ofstream(far).close();
+  for (int step = 1; step <= 12; ++step) {
+    auto one = file();
+    one.resume(step - 1);
+    one.scalars(step, Values{{"loss", step}});
+    one.scalars(step + 1, Values{{"loss", -1}});
+  }
+  const auto read = events();
+  EXPECT_EQ(*read.files.begin(), far.string());
+  EXPECT_EQ(read.files.size(), 13U);
+  EXPECT_EQ(read.curves.at("loss").size(), 13U);
+  EXPECT_EQ(read.curves.at("loss").at(12), 12);
+}
+
+TEST_F(EventFileTest, RefusesNamesThatNoReaderTakes) {
+  auto written = file();
+  EXPECT_THROW(written.scalars(1, Values{{"good", 1}, {"caf\xe9", 1}}), InvalidArgument);
+  EXPECT_THROW(written.histogram(1, "caf\xe9", Histogram::of(std::vector<double>{1}).value()),
+               InvalidArgument);
+  written.scalars(2, Values{{"größe/α", 3}});
+  EXPECT_THAT(events().curves, ElementsAre(Pair("größe/α", ElementsAre(Pair(2, 3.F)))));
+}
+
+// What is left of a record hides all behind it from TensorBoard.
+TEST_F(EventFileTest, TakesBackWhatADiskHasNoRoomFor) {
+  for (const auto fault : {Fault::disk_full, Fault::refuse_once}) {
+    for (int at = 1; at < 12; ++at) {
+      std::filesystem::remove_all(folder_.file("runs/first"));
+      const auto files = std::make_shared<FaultyFiles>(fault, at);
+      int missing = 0;
+      const auto attempt = [&](const auto& work) {
+        try {
+          work();
+        } catch (const IoError&) {
+          ++missing;
+        }
+      };
+      std::optional<EventFile> written;
+      attempt([&] { written.emplace(files, folder_.file("runs/first")); });
+      if (!written) continue;
+      for (int step = 1; step <= 3; ++step) {
+        // Longer than what is written at once.
+        attempt([&] {
+          written->scalars(step, Values{{std::string(9000, 'x'), 1}, {"loss", step}});
+        });
+      }
+      const auto read = events();  // throws where bytes are left over
+      const auto found = read.curves.contains("loss") ? read.curves.at("loss").size() : 0;
+      EXPECT_EQ(found + static_cast<std::size_t>(missing), 3U) << at;
+      EXPECT_LE(read.files.size(), 1U);
+      if (fault == Fault::refuse_once) {
+        EXPECT_LE(missing, 1) << at;
+      }
+    }
+  }
 }
 
 TEST_F(EventFileTest, CountsHowValuesAreDistributed) {

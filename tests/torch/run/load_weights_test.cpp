@@ -169,20 +169,92 @@ TEST_F(LoadWeights, ATensorOfSeveralNamesNeedsOneOfThem) {
 }
 
 // promise: load_weights.h#load_weights
-TEST_F(LoadWeights, ReadsAnIndexOfSeveralFiles) {
+TEST_F(LoadWeights, ATensorThatIsTiedByItsMemoryHasOneValue) {
+  nn::Linear in(3, 3);
+  nn::Linear out(3, 3);
+  out->weight.set_data(in->weight);
+  nn::Sequential net(in, out);
+  const auto weight = torch::full({3, 3}, 5.);
+  const auto bias = torch::full({3}, 6.);
+  const auto file_of = [&](const torch::Tensor& first, const torch::Tensor& second) {
+    return written({{"0.weight", first}, {"1.weight", second}, {"0.bias", bias}, {"1.bias", bias}});
+  };
+  load_weights(*net, file_of(weight, weight.to(torch::kFloat64)));
+  EXPECT_TRUE(torch::equal(out->weight, weight));
+  EXPECT_THAT(
+      text_of<InvalidArgument>([&] {
+        load_weights(*net, file_of(torch::zeros({3, 3}), torch::ones({3, 3})));
+      }),
+      HasSubstr("\"0.weight\" and \"1.weight\", which are one tensor in the model, differ"));
+  load_weights(*net,
+               written({{"1.weight", torch::zeros({3, 3})}, {"0.bias", bias}, {"1.bias", bias}}));
+  EXPECT_TRUE(torch::equal(in->weight, torch::zeros({3, 3})));
+}
+
+// promise: load_weights.h#load_weights
+TEST_F(LoadWeights, WhatCannotBeWrittenInPlaceIsNamedBeforeAnythingChanges) {
+  struct Odd : nn::Module {
+    torch::Tensor plain{register_parameter("plain", torch::zeros({2}))};
+    torch::Tensor wide{register_parameter("wide", torch::zeros({1, 3}).expand({2, 3}), false)};
+    torch::Tensor sparse{register_buffer("sparse", torch::eye(2).to_sparse())};
+    torch::Tensor all{register_buffer("all", torch::zeros({6}))};
+    torch::Tensor some{register_buffer("some", all.slice(0, 2, 5))};
+  } net;
+  {
+    const c10::InferenceMode inference;
+    net.register_buffer("still", torch::zeros({2}));
+  }
+  const auto file = written({{"plain", torch::ones({2})},
+                             {"wide", torch::ones({2, 3})},
+                             {"sparse", torch::ones({2, 2})},
+                             {"all", torch::ones({6})},
+                             {"some", torch::ones({3})},
+                             {"still", torch::ones({2})}});
+  EXPECT_THAT(text_of<InvalidArgument>([&] { load_weights(net, file); }),
+              AllOf(HasSubstr("\"wide\" of the model has several elements in one place"),
+                    HasSubstr("\"sparse\" of the model is sparse"),
+                    HasSubstr("\"still\" of the model is an inference tensor"),
+                    HasSubstr("\"all\" and \"some\" of the model share some memory")));
+  EXPECT_TRUE(torch::equal(net.plain, torch::zeros({2})));
+}
+
+// promise: load_weights.h#load_weights
+TEST_F(LoadWeights, TakesWhatAnIndexLists) {
   Net net;
   const auto values = numbered(net);
   const auto middle = values.begin() + 3;
+  NamedTensors second(middle, values.end());
+  second.emplace_back("first.weight", torch::zeros({2, 3}));  // the other file's counts
+  second.emplace_back("head.weight", torch::zeros({1}));
   written({values.begin(), middle}, "one.safetensors");
-  written({middle, values.end()}, "two.safetensors");
+  written(second, "two.safetensors");
   const auto index = folder_.file("model.safetensors.index.json");
-  std::ofstream(index) << R"({"metadata": {}, "weight_map": {"first.weight": "one.safetensors",
-    "first.bias": "one.safetensors", "norm.bias": "two.safetensors"}})";
+  const auto write_index = [&](const std::string& other) {
+    std::ofstream file(index);
+    file << R"({"metadata": {}, "weight_map": {)" << other;
+    for (auto one = values.begin(); one != values.end(); ++one) {
+      file << fmt::format(R"({}"{}": "{}.safetensors")", one == values.begin() ? "" : ", ",
+                          one->first, one < middle ? "one" : "two");
+    }
+    file << "}}";
+  };
+  write_index("");
   load_weights(net, index);
   expect(net, values);
-  std::ofstream(index) << "[1]";
-  EXPECT_THAT(text_of<Corrupt>([&] { load_weights(net, index); }), HasSubstr("is no index"));
+  write_index(R"("head.bias": "two.safetensors", )");
+  EXPECT_THAT(text_of<Corrupt>([&] { load_weights(net, index); }),
+              HasSubstr("two.safetensors has no tensor \"head.bias\""));
+  for (const auto* const elsewhere : {"../two.safetensors", "/etc/passwd", "..", ""}) {
+    write_index(fmt::format(R"("head.bias": "{}", )", elsewhere));
+    EXPECT_THAT(text_of<Corrupt>([&] { load_weights(net, index); }),
+                HasSubstr("the file of \"head.bias\" is none beside it"));
+  }
+  for (const auto* const odd : {"[1]", "{", R"({"weight_map": {}})", R"({"weight_map": [1]})"}) {
+    std::ofstream(index) << odd;
+    EXPECT_THAT(text_of<Corrupt>([&] { load_weights(net, index); }), HasSubstr("is no index"));
+  }
   EXPECT_THROW(load_weights(net, folder_.file("none.safetensors")), IoError);
+  EXPECT_THROW(load_weights(net, folder_.file("none.json")), IoError);
 }
 
 TEST_F(LoadWeights, BeforeOrInATrainerGivesTheSameRunOnAnyNumberOfWorkers) {

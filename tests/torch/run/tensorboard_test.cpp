@@ -38,6 +38,27 @@ TEST(TensorBoard, IsWrittenByTheFirstWorkerAlone) {
   EXPECT_EQ(events.histograms.at("weights").at(5).sum, 6);
 }
 
+// promise: tensorboard.h#TensorBoard
+TEST(TensorBoard, TakesTensorsOfAnyLayoutAndRefusesOnAllWorkersWhatItCannotShow) {
+  const TemporaryFolder folder;
+  const auto runs = folder.file("runs/one");
+  on_workers(2, [&](const Job& job) {
+    EXPECT_THAT(text_of<InvalidArgument>([&] { TensorBoard(job, runs, -1); }),
+                HasSubstr("-1 steps are over"));
+    TensorBoard board(job, runs);
+    board.histogram("sparse", torch::eye(3).to_sparse(), 1);
+    board.histogram("transposed", torch::ones({2, 3}, torch::kBool).t(), 1);
+    EXPECT_THAT(text_of<InvalidArgument>(
+                    [&] { board.histogram("complex", torch::ones({2}, torch::kComplexFloat), 1); }),
+                HasSubstr("\"complex\": give abs()"));
+    EXPECT_THAT(text_of<InvalidArgument>([&] { board.scalar("caf\xe9", 1, 1); }),
+                HasSubstr("not UTF-8"));
+  });
+  const auto events = events_in(runs);
+  EXPECT_EQ(events.histograms.at("sparse").at(1).count, 9);
+  EXPECT_EQ(events.histograms.at("transposed").at(1).sum, 6);
+}
+
 TEST(TensorBoard, WhereItCannotBeIsAnErrorOrOneWarning) {
   on_workers(1, [&](const Job& job) {
     EXPECT_THAT(text_of<InvalidArgument>([&] { TensorBoard(job, ""); }), HasSubstr("is empty"));
@@ -107,6 +128,40 @@ TEST_F(TrainerCurves, HaveEachStepOnceAlsoOfARunThatGoesOnOnAnotherNumberOfWorke
   EXPECT_THAT(events.histograms.at("weight"),
               ElementsAre(Key(1), Key(2), Key(3), Key(4), Key(5), Key(6), Key(7)));
   EXPECT_GT(events.curves.at("speed/steps_per_second").at(7), 0);
+}
+
+// promise: trainer_options.h#tensorboard
+TEST_F(TrainerCurves, OfTwoTrainersAtATimeAreNotMixed) {
+  on_workers(2, [&](const Job& job) {
+    auto model = mlp();
+    auto other = mlp();
+    const auto second = [&](const std::string& folder) {
+      Trainer(job, *other, Adam{}, {.name = "second", .tensorboard = folder});
+    };
+    {
+      Trainer first(job, *model, Adam{}, {.tensorboard = runs_});
+      EXPECT_THAT(text_of<InvalidArgument>([&] { second(runs_ + "/"); }),
+                  HasSubstr("another Trainer writes its curves to"));
+      second(folder_.file("runs/two"));
+    }
+    second(runs_);
+  });
+}
+
+TEST_F(TrainerCurves, LeaveAloneWhatTheProgramHasWrittenBefore) {
+  on_workers(1, [&](const Job& job) {
+    auto model = mlp();
+    TensorBoard board(job, runs_ + "/");
+    for (int k = 1; k <= 3; ++k) board.scalar("planned", k, k);
+    Trainer trainer(job, *model, Adam{}, {.tensorboard = runs_});
+    trainer.step([&](Shard& shard) {
+      const Batch batch(4, shard.seed());
+      return shard.loss(torch::mse_loss(model->forward(batch.x), batch.y));
+    });
+  });
+  const auto events = events_in(runs_);
+  EXPECT_THAT(events.curves.at("planned"), ElementsAre(Key(1), Key(2), Key(3)));
+  EXPECT_THAT(events.curves.at("step/loss"), ElementsAre(Key(1)));
 }
 
 TEST_F(TrainerCurves, ChangeNoByteAndComeAsOftenAsAskedFor) {
