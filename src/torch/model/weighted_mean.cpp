@@ -1,11 +1,9 @@
 #include "torch/model/weighted_mean.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <cmath>
 
 #include "torch/model/loss_weight.h"
+#include "torch/model/type_text.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
@@ -27,8 +25,7 @@ torch::Tensor weighted_mean(const Group& group, const torch::Tensor& value, doub
     elements.mul_(weight);
     sums[value.numel()] = weight;
     // Compared on all workers.
-    const auto label = fmt::format("mean() of {} [{}]", c10::toString(value.scalar_type()),
-                                   fmt::join(value.sizes(), ", "));
+    const auto label = "mean() of " + type_text(value);
     const CollectiveOptions options{.label = label, .deadline = deadline};
     collectively([&] { all_reduce(group, sums, Reduction::sum, options); });
     elements.div_(sums[value.numel()]);

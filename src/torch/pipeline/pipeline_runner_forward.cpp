@@ -10,6 +10,7 @@
 #include "torch/model/overlap.h"
 #include "torch/model/random_state.h"
 #include "torch/model/same_bytes.h"
+#include "torch/model/type_text.h"
 #include "torch/pipeline/pipeline_runner.h"
 #include "torch/shards/pipeline_settings.h"
 #include "tutti/error.h"
@@ -39,8 +40,7 @@ torch::Tensor copy_as_it_lies(const torch::Tensor& tensor) {
 
 std::string described(const torch::Tensor& tensor) {
   if (!tensor.defined()) return "an undefined tensor";
-  return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
-                     fmt::join(tensor.sizes(), ", "));
+  return type_text(tensor);
 }
 
 }  // namespace

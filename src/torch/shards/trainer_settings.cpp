@@ -1,7 +1,6 @@
 #include "torch/shards/trainer_settings.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +8,7 @@
 #include "sync/nodes/logical_workers.h"
 #include "torch/model/arithmetic.h"
 #include "torch/model/divide.h"
+#include "torch/model/type_text.h"
 #include "torch/optim/torch_rule.h"
 #include "torch/shards/pipeline_settings.h"
 #include "tutti/error.h"
@@ -213,19 +213,16 @@ RunFingerprint facts_of(const TrainerOptions& options, const Optimizer& optimize
   for (auto& [name, text, shared] : setting_table(options, optimizer, model)) {
     if (shared == Shared::by_run) facts[std::move(name)] = std::move(text);
   }
-  const auto text = [](const torch::Tensor& tensor) {
-    return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
-                       fmt::join(tensor.sizes(), ", "));
-  };
   for (std::size_t p = 0; p < model.parameters().size(); ++p) {
     facts["parameter " + model.name(p)] =
-        text(model.tensor(p)) + (model.row_sparse(p) ? " row-sparse" : "") +
+        type_text(model.tensor(p)) + (model.row_sparse(p) ? " row-sparse" : "") +
         (model.is_per_replica(p) ? " per-replica" : "") +
         (model.owner(p) >= 0 ? fmt::format(" of logical worker {}", model.owner(p)) : "");
   }
   for (std::size_t b = 0; b < model.buffers().size(); ++b) {
     const auto& [name, tensor] = model.buffers()[b];
-    facts["buffer " + name] = text(tensor) + (model.is_per_replica_buffer(b) ? " per-replica" : "");
+    facts["buffer " + name] =
+        type_text(tensor) + (model.is_per_replica_buffer(b) ? " per-replica" : "");
   }
   return facts;
 }
