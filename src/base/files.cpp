@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "base/file_descriptor.h"
+#include "base/log.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -162,6 +163,20 @@ std::shared_ptr<Files> host_files() { return std::make_shared<HostFiles>(); }
 
 void write_all(Files& files, const File& file, std::span<const std::byte> bytes) {
   while (!bytes.empty()) bytes = bytes.subspan(files.write_some(file, bytes));
+}
+
+void append_whole(Files& files, const File& file, std::span<const std::byte> bytes) {
+  const std::uint64_t before = files.size(file);
+  try {
+    write_all(files, file, bytes);
+  } catch (const Error&) {
+    try {
+      files.cut(file, before);
+    } catch (const Error& error) {
+      log().warn("what could not be written whole is left behind: {}", error.what());
+    }
+    throw;
+  }
 }
 
 void read_all(const Files& files, const File& file, std::uint64_t offset,

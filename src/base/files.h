@@ -71,6 +71,9 @@ std::shared_ptr<Files> host_files();
 
 /// Writes all of `bytes` at the end of the file.
 void write_all(Files& files, const File& file, std::span<const std::byte> bytes);
+/// The same, or nothing of them: where it throws, what was written is taken back; where that fails
+/// too, a warning says that it is left behind.
+void append_whole(Files& files, const File& file, std::span<const std::byte> bytes);
 /// Fills `into` from `offset` on; a file that ends before is Corrupt.
 void read_all(const Files& files, const File& file, std::uint64_t offset,
               std::span<std::byte> into);

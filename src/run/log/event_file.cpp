@@ -15,9 +15,9 @@
 #include <mutex>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
+#include "run/files/strict_json.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -101,6 +101,13 @@ Message event_of(std::int64_t step) {
   return event.number(2, static_cast<std::uint64_t>(step));
 }
 
+/// The folder's absolute name; it is there.
+fs::path made(Files& files, const fs::path& folder) {
+  auto absolute = fs::absolute(folder);
+  ensure_folder(files, absolute);
+  return absolute;
+}
+
 constexpr std::int64_t kLastSecond = 9'999'999'999;  // of ten digits
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 
@@ -159,11 +166,7 @@ const std::vector<double>& all_limits() {
 }  // namespace
 
 void require_utf8(std::string_view name) {
-  try {
-    static_cast<void>(nlohmann::json(name).dump());
-  } catch (const nlohmann::json::type_error&) {
-    throw InvalidArgument("the name of a curve is not UTF-8");
-  }
+  if (!is_utf8(name)) throw InvalidArgument("the name of a curve is not UTF-8");
 }
 
 std::optional<Histogram> Histogram::of(std::span<const double> values) {
@@ -192,9 +195,7 @@ std::optional<Histogram> Histogram::of(std::span<const double> values) {
 }
 
 EventFile::EventFile(std::shared_ptr<Files> files, const fs::path& folder)
-    : files_(std::move(files)), folder_(fs::absolute(folder)) {
-  ensure_folder(*files_, folder_);
-}
+    : files_(std::move(files)), folder_(made(*files_, folder)) {}
 
 void EventFile::resume(std::int64_t steps) {
   const std::lock_guard lock(mutex_);
@@ -230,31 +231,18 @@ void EventFile::append(const std::string& event) {
 
 void EventFile::write(const std::string& records) {
   if (!file_) file_ = files_->append(folder_ / name_of_new_file(*files_, folder_));
-  if (is_torn_) take_back();
+  // What a write has left that could not be taken back would hide all that follows.
+  if (files_->size(*file_) != whole_) files_->cut(*file_, whole_);
   const auto begin = whole_ == 0 ? record_of(event_of(0).text(3, "brain.Event:2").bytes()) +
                                        session_record(std::numeric_limits<std::int64_t>::max())
                                  : std::string();
   const auto all = begin + records;
-  try {
-    write_all(*files_, *file_, std::as_bytes(std::span(all)));
-  } catch (const Error&) {
-    take_back();
-    throw;
-  }
+  append_whole(*files_, *file_, std::as_bytes(std::span(all)));
   whole_ += all.size();
 }
 
-/// What is left behind whole records would hide all that follows.
-void EventFile::take_back() {
-  is_torn_ = true;
-  files_->cut(*file_, whole_);
-  is_torn_ = false;
-}
-
 File lock_curves(const fs::path& folder) {
-  const auto absolute = fs::absolute(folder);
-  ensure_folder(*host_files(), absolute);
-  auto lock = host_files()->lock(absolute / ".lock");
+  auto lock = host_files()->lock(made(*host_files(), folder) / ".lock");
   if (!lock) {
     throw InvalidArgument(fmt::format(
         "another Trainer writes its curves to {} at this time: give each a directory of its own",
@@ -267,11 +255,9 @@ std::shared_ptr<EventFile> event_file_in(const fs::path& folder) {
   static std::mutex mutex;
   static std::map<fs::path, std::weak_ptr<EventFile>> open;
   const std::lock_guard lock(mutex);
-  const auto absolute = fs::absolute(folder);
-  ensure_folder(*host_files(), absolute);
-  auto& known = open[fs::canonical(absolute)];
+  auto& known = open[fs::canonical(made(*host_files(), folder))];
   auto file = known.lock();
-  if (!file) known = file = std::make_shared<EventFile>(host_files(), absolute);
+  if (!file) known = file = std::make_shared<EventFile>(host_files(), folder);
   return file;
 }
 

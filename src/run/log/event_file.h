@@ -65,14 +65,12 @@ class EventFile {
  private:
   void append(const std::string& event);
   void write(const std::string& records);
-  void take_back();
 
   std::shared_ptr<Files> files_;
   std::filesystem::path folder_;
   std::mutex mutex_;
   std::optional<File> file_;
   std::uint64_t whole_ = 0;  ///< bytes of whole records
-  bool is_torn_ = false;     ///< there are others behind them
   bool has_values_ = false;
 };
 

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "run/numbers/metric_exchange.h"
+
 namespace tutti {
 
 StepCurves::StepCurves(std::shared_ptr<EventFile> file, std::vector<double> rates,
@@ -39,7 +41,7 @@ void StepCurves::add(std::int64_t step, const StepFigures& figures) {
   }
   if (figures.loss_scale != 1) values.emplace_back("step/loss_scale", figures.loss_scale);
   for (const Metric& metric : figures.metrics) {
-    if (metric.kind != MetricKind::gather && metric.name != "loss") {  // it is step/loss
+    if (metric.kind != MetricKind::gather && metric.name != kLossName) {  // it is step/loss
       values.emplace_back("metrics/" + metric.name, metric.value);
     }
   }

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
-#include "base/log.h"
 #include "run/log/line_reader.h"
 #include "tutti/error.h"
 
@@ -120,17 +119,7 @@ void StepLog::metrics(std::int64_t step, const StepFigures& figures) {
 
 void StepLog::append(std::string line) {
   line += '\n';
-  const std::uint64_t before = files_->size(file_);
-  try {
-    write_all(*files_, file_, std::as_bytes(std::span(line)));
-  } catch (const Error&) {
-    try {
-      files_->cut(file_, before);
-    } catch (const Error& error) {
-      log().warn("an unfinished line is left in a step log: {}", error.what());
-    }
-    throw;
-  }
+  append_whole(*files_, file_, std::as_bytes(std::span(line)));
 }
 
 }  // namespace tutti

@@ -10,11 +10,15 @@
 
 #include <cstddef>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "tutti/metrics.h"
 
 namespace tutti {
+
+/// Name of the metric that a shard which returns a loss has recorded.
+inline constexpr std::string_view kLossName = "loss";
 
 /// The records of consecutive shards.
 std::vector<std::byte> packed(std::span<const ShardMetrics> shards);

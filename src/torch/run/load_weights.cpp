@@ -5,18 +5,21 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
+#include <span>
 #include <tuple>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
+#include "run/files/manifest.h"
 #include "run/files/safetensors_reader.h"
+#include "run/files/strict_json.h"
+#include "torch/model/overlap.h"
 #include "torch/model/same_bytes.h"
+#include "torch/model/type_text.h"
 #include "torch/run/stored_tensors.h"
 #include "tutti/error.h"
 
@@ -38,29 +41,28 @@ struct Target {
   std::vector<Given> given;
 };
 
-/// The name of each tensor that an index lists, and the file that it lies in.
+/// The name of each tensor that an index lists, and the file that it lies in: one beside the index,
+/// since what was downloaded does not open others.
 std::map<std::string, fs::path> files_of_index(const fs::path& index) {
-  std::ifstream stream(index);
-  if (!stream) throw IoError(errno, fmt::format("cannot open {}", index.string()));
-  const auto tree = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
-  const auto corrupt = [&](const std::string& why) {
-    return Corrupt(fmt::format("{} is no index of safetensors files: {}", index.string(), why));
-  };
-  if (!tree.is_object() || !tree.contains("weight_map") || !tree["weight_map"].is_object() ||
-      tree["weight_map"].empty()) {
-    throw corrupt(R"(it has no "weight_map" of names and files)");
+  const auto files = host_files();
+  const auto file = files->open(index);
+  std::string text(files->size(file), '\0');
+  read_all(*files, file, 0, std::as_writable_bytes(std::span(text)));
+  const auto refusal = fmt::format("{} is no index of safetensors files:", index.string());
+  std::map<std::string, fs::path> found;
+  each_value(
+      text, refusal + " it", {},
+      [&](std::span<const std::string> path, const nlohmann::json& value) {
+        if (path.size() != 2 || path[0] != "weight_map") return;
+        if (!value.is_string() || !is_file_name(value.get_ref<const std::string&>())) {
+          throw Corrupt(fmt::format("{} the file of \"{}\" is none beside it", refusal, path[1]));
+        }
+        found.emplace(path[1], index.parent_path() / value.get_ref<const std::string&>());
+      });
+  if (found.empty()) {
+    throw Corrupt(fmt::format(R"({} it has no "weight_map" of names and files)", refusal));
   }
-  std::map<std::string, fs::path> files;
-  for (const auto& item : tree["weight_map"].items()) {
-    const auto name = item.value().is_string() ? item.value().get<std::string>() : std::string();
-    // Files lie beside it: a downloaded index does not open others.
-    if (name.empty() || name == ".." ||
-        name.find_first_of(std::string("/\0", 2)) != std::string::npos) {
-      throw corrupt(fmt::format("the file of \"{}\" is none beside it", item.key()));
-    }
-    files.emplace(item.key(), index.parent_path() / name);
-  }
-  return files;
+  return found;
 }
 
 /// The tensors of a file, or of all that an index lists.
@@ -68,16 +70,18 @@ class GivenTensors {
  public:
   explicit GivenTensors(const fs::path& file) {
     if (file.extension() != ".json") {
-      for (const auto& entry : open(file).tensors()) given_.push_back({&open(file), &entry});
+      const auto& one = open(file);
+      for (const auto& entry : one.tensors()) given_.push_back({&one, &entry});
       return;
     }
     for (const auto& [name, path] : files_of_index(file)) {
-      const auto* const entry = open(path).find(name);
+      const auto& one = open(path);
+      const auto* const entry = one.find(name);
       if (entry == nullptr) {
         throw Corrupt(fmt::format("{} has no tensor \"{}\", which {} finds there", path.string(),
                                   name, file.string()));
       }
-      given_.push_back({&open(path), entry});
+      given_.push_back({&one, entry});
     }
   }
   auto begin() const { return given_.begin(); }
@@ -133,11 +137,6 @@ bool converts(torch::ScalarType from, torch::ScalarType to) {
          (c10::isComplexType(from) && c10::isComplexType(to));
 }
 
-std::string text_of(const torch::Tensor& tensor) {
-  return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
-                     fmt::join(tensor.sizes(), ", "));
-}
-
 /// Why the tensor of the file cannot be the model's; empty where it can.
 std::string misfit_of(const Given& given, const Target& target) {
   const auto& entry = *given.entry;
@@ -145,7 +144,7 @@ std::string misfit_of(const Given& given, const Target& target) {
                     converts(scalar_type_of(entry.type), target.tensor.scalar_type());
   if (fits) return {};
   return fmt::format("\"{}\" is {}, and {} in the model", entry.name,
-                     describe(entry.type, entry.shape), text_of(target.tensor));
+                     describe(entry.type, entry.shape), type_text(target.tensor));
 }
 
 std::string quoted(const std::vector<std::string>& names) {
@@ -214,10 +213,7 @@ class Match {
       }
       for (std::size_t other = 0; other < k; ++other) {
         const auto& before = targets_[other];
-        if (before.given.empty() || at::get_overlap_status(before.tensor, targets_[k].tensor) !=
-                                        at::MemOverlapStatus::Partial) {
-          continue;
-        }
+        if (before.given.empty() || !overlap(before.tensor, targets_[k].tensor)) continue;
         problems_.push_back(fmt::format("\"{}\" and \"{}\" of the model share some memory",
                                         before.names.front(), targets_[k].names.front()));
       }

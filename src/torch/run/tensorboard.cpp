@@ -45,9 +45,9 @@ TensorBoard::TensorBoard(bool writes, const std::string& directory,
     throw InvalidArgument("a TensorBoard needs a directory; its name is empty");
   if (!writes) return;
   file_ = event_file_in(directory);
-  write([&] {
-    if (done) file_->resume(*done);
-  });
+  if (done) {
+    write([&] { file_->resume(*done); });
+  }
 }
 
 void TensorBoard::scalar(std::string_view name, double value, std::int64_t step) {
@@ -79,7 +79,7 @@ void TensorBoard::histogram(std::string_view name, const torch::Tensor& values, 
   write([&] {
     const torch::NoGradGuard no_grad;
     const auto dense = values.layout() == torch::kStrided ? values : values.to_dense();
-    const auto all = dense.detach().to(torch::kCPU, torch::kFloat64).contiguous();
+    const auto all = dense.to(torch::kCPU, torch::kFloat64).contiguous();
     const auto found =
         Histogram::of({all.const_data_ptr<double>(), static_cast<std::size_t>(all.numel())});
     if (found) file_->histogram(step, name, *found);

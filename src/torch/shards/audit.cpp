@@ -11,6 +11,7 @@
 #include "base/error_kind.h"
 #include "comm/group_state.h"
 #include "kernels/hash.h"
+#include "run/numbers/metric_exchange.h"
 #include "sync/nodes/logical_workers.h"
 #include "torch/model/resolved.h"
 #include "torch/run/stored_tensors.h"

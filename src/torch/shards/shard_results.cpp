@@ -7,8 +7,8 @@
 #include <cmath>
 #include <utility>
 
+#include "run/numbers/metric_exchange.h"
 #include "torch/shards/shard_runner.h"
-#include "torch/shards/trainer_settings.h"
 #include "tutti/error.h"
 
 namespace tutti {

@@ -15,9 +15,6 @@
 
 namespace tutti {
 
-/// Name of the metric that a shard which returns a loss has recorded.
-inline constexpr std::string_view kLossName = "loss";
-
 void require_options(const TrainerOptions& options);
 /// Whether logical workers may have parameters of their own, and which those are.
 bool has_per_replica(const TrainerOptions& options);

@@ -49,37 +49,45 @@ void warn_of_unused_groups(const StartLine& start) {
   }
 }
 
-/// Where the model is, and what it takes there and on the host. What a step does not touch takes
-/// nothing: so a step of all may lack room, and is not refused.
-std::string text_of_device(const StartLine& start) {
-  if (start.model.device().is_cpu()) return "";
-  std::size_t bytes = 0;
-  std::size_t largest = 0;
-  for (const auto& item : start.model.parameters()) {
-    bytes += item.second.nbytes();
-    largest = std::max(largest, item.second.nbytes());
-  }
+/// Sums of gradients that a worker has at most, the shard's own counted.
+std::size_t most_nodes(const StartLine& start) {
   int nodes = 0;
   for (const auto& range : assignment_of(start.options, start.group.size())) {
     nodes = std::max(nodes, nodes_in_flight(range));
   }
-  const auto held = static_cast<std::size_t>(nodes - 1) * start.node_bytes + largest;
+  return static_cast<std::size_t>(nodes);
+}
+
+/// No refusal: what a step does not touch takes nothing.
+void warn_of_room(const StartLine& start) {
   const auto free = free_bytes_on(start.model.device());
-  if (free && *free < held) {
-    log_warning(fmt::format(
-        "trainer \"{}\": a step that touches all parameters needs {} for gradients and their sums "
-        "on {}, beside activations, and {} are free there: more workers on other devices, or fewer "
-        "shards, need less (docs/gpu.md#memory)",
-        start.options.name, format_bytes(held), start.model.device().str(), format_bytes(*free)));
+  if (!free) return;
+  std::size_t largest = 0;
+  for (const auto& item : start.model.parameters()) {
+    largest = std::max(largest, item.second.nbytes());
   }
+  const auto held = (most_nodes(start) - 1) * start.node_bytes + largest;
+  if (*free >= held) return;
+  log_warning(fmt::format(
+      "trainer \"{}\": a step that touches all parameters needs {} for gradients and their sums on "
+      "{}, beside activations, and {} are free there: more workers on other devices, or fewer "
+      "shards, need less (docs/gpu.md#memory)",
+      start.options.name, format_bytes(held), start.model.device().str(), format_bytes(*free)));
+}
+
+/// Where the model is, and what it takes there and on the host.
+std::string text_of_device(const StartLine& start) {
+  if (start.model.device().is_cpu()) return "";
+  std::size_t bytes = 0;
+  for (const auto& item : start.model.parameters()) bytes += item.second.nbytes();
   return fmt::format(
       ", on {} by deterministic operators alone: {} of parameters for each worker there, and up to "
       "{} of gradients and their sums while a step runs; {} of parameters and optimizer state on "
       "each host, "
       "updated by {} thread{} of each worker",
       start.model.device().str(), format_bytes(bytes),
-      format_bytes(static_cast<std::size_t>(nodes) * start.node_bytes),
-      format_bytes(start.host_bytes), start.threads, start.threads == 1 ? "" : "s");
+      format_bytes(most_nodes(start) * start.node_bytes), format_bytes(start.host_bytes),
+      start.threads, start.threads == 1 ? "" : "s");
 }
 
 /// Facts about this program, by which runs are not distinguished.
@@ -111,6 +119,7 @@ void log_start(const StartLine& start) {
   warn_of_unused_groups(start);
   const auto ranges = assignment_of(start.options, start.group.size());
   warn_of_idle(ranges, start.options, start.group);
+  warn_of_room(start);
   std::string shares;
   for (const auto& range : ranges) shares += fmt::format(" [{}, {})", range.begin, range.end);
   log_info(

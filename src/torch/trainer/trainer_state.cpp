@@ -11,6 +11,7 @@
 #include "base/log_line.h"
 #include "comm/group_state.h"
 #include "job/alone.h"
+#include "run/numbers/metric_exchange.h"
 #include "sync/update/gradient_norms.h"
 #include "torch/shards/active_parameters.h"
 #include "torch/shards/trainer_settings.h"
