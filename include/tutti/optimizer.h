@@ -125,7 +125,7 @@ class Optimizer {
   /// of several names of a parameter (tied weights) is enough.
   Optimizer& group(Where where, const Rule& rule);
 
-  /// Those of the groups, in their order, and last that of all other parameters.
+  /// The rules of the groups, in their order, and last that of all other parameters.
   std::vector<Rule> rules() const;
   const Rule& rule_of(const std::string& parameter) const;
   /// The rule of a parameter that is registered under these names.

@@ -3,13 +3,12 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <stdexcept>
 #include <string>
-#include <thread>
 
 #include "device_parallel/device_workers.h"
+#include "support/running_command.h"
 #include "support/shared_between_processes.h"
 
 namespace tutti::test::device_sums_cases {
@@ -61,14 +60,6 @@ TEST(DeviceSteps, WhoseSumsLeaveByWayOfTheHostsCopies) {
   });
 }
 
-/// Returns once so many workers have come, or in vain after a minute.
-void meet(std::atomic<int>& came, int workers) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  for (++came; came < workers && std::chrono::steady_clock::now() < until;) {
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-}
-
 // promise: gpu#what-it-costs
 TEST(DeviceSteps, SumsAreThereBeforeBackwardReachesTheFirstLayer) {
   constexpr int kLayers = 8;
@@ -89,7 +80,8 @@ TEST(DeviceSteps, SumsAreThereBeforeBackwardReachesTheFirstLayer) {
       parameters[layer].register_hook([&, layer](const torch::Tensor& gradient) {
         if (step == 0) return gradient;
         test_device::synchronize();
-        meet((*came)[layer], 2);
+        ++(*came)[layer];
+        comes_true([&] { return (*came)[layer] >= 2; });
         if (layer == 0) {
           at_first_layer = bytes_of(
               torch::from_blob(last_gradient, {4, 4}, torch::TensorOptions().device(where)));

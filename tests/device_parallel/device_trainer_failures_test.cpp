@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <csignal>
 #include <functional>
 #include <limits>
 #include <stdexcept>
 #include <string>
-#include <thread>
 
 #include "device_parallel/device_trainer_models.h"
 #include "support/process_ranks.h"
@@ -283,7 +281,7 @@ TEST(DeviceTrainer, AWorkerThatIsKilledInItsUpdateIsNamedAndTheRunGoesOn) {
   }
 }
 
-/// Of two buckets: values of the first return while the second's are updated.
+/// A model of two buckets: values of the first return while the second's are updated.
 struct Large : nn::Module {
   nn::Linear first{register_module("first", nn::Linear(4, 70000))};
   nn::Linear second{register_module("second", nn::Linear(70000, 4))};
@@ -313,11 +311,7 @@ std::string of_a_large_mortal(const Job& job, c10::Device where, const std::stri
       ++updates->at(static_cast<std::size_t>(job.rank()));
       if (k != to || job.rank() != 1) return false;
       // Rank 0 waits for nobody before it has updated all of its own.
-      const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-      while (updates->at(0) < each_step * (k - from + 1) &&
-             std::chrono::steady_clock::now() < until) {
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
-      }
+      comes_true([&] { return updates->at(0) >= each_step * (k - from + 1); });
       return first_bucket() != before;
     };
     trainer.step([&](Shard& shard) {

@@ -33,7 +33,8 @@ std::vector<std::string> found_in(const std::string& text, const std::string& ex
 /// The result that rank 0 prints; workers end with the same parameters.
 std::string result_of(const std::string& answer, int workers) {
   const TemporaryFolder folder;
-  // Of safetensors.torch.save_file(model.state_dict(), …) in Python, each tensor 0, 1, 2 …
+  // The file is what safetensors.torch.save_file(model.state_dict(), …) wrote in Python, each
+  // tensor 0, 1, 2 …
   std::filesystem::copy(std::string(TUTTI_SOURCE) + "/tests/examples/programs/weights.safetensors",
                         folder.file("weights.safetensors"));
   const auto run =

@@ -22,7 +22,7 @@ class TorchRule {
 
   /// "RMSprop lr 0.01 alpha 0.99 …"
   const std::string& text() const { return text_; }
-  /// Of its first group of parameters.
+  /// The learning rate of the optimizer's first group of parameters.
   double learning_rate() const { return learning_rate_; }
   /// Names of its tensors of state, ascending.
   const std::vector<std::string>& states() const { return states_; }

@@ -24,7 +24,7 @@ struct Net : nn::Module {
   nn::BatchNorm1d norm{register_module("norm", nn::BatchNorm1d(2))};
 };
 
-/// Of all parameters and buffers: 1, 2, 3 … in the order of their names.
+/// A value for each parameter and buffer: 1, 2, 3 … in the order of their names.
 NamedTensors numbered(const nn::Module& module) {
   NamedTensors all;
   double number = 0;
