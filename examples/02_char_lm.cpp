@@ -102,6 +102,7 @@ void go_on(const tutti::Job& job, tutti::Trainer& trainer, const Options& option
   if (job.restarts() > 0 && !options.save.empty()) {
     step = trainer.load(options.save, {.fall_back = true, .of_this_run = true});
   }
+  if (!options.save.empty()) trainer.save_on_signal(options.save, {.keep = 3});
   if (!step && !options.load.empty()) {
     step = trainer.load(options.load, {.fall_back = options.fall_back});
     if (!step) throw tutti::InvalidArgument("there is no checkpoint in " + options.load);

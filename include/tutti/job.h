@@ -28,6 +28,10 @@ inline constexpr std::chrono::milliseconds kTrainingDeadline = std::chrono::minu
 /// rank of those that wait for the same.
 inline constexpr std::chrono::milliseconds kStallNotice = std::chrono::seconds(10);
 
+/// The exit status of a worker that has saved what it has, as a signal asked for, and is to be
+/// started again: EX_TEMPFAIL of sysexits.h. `tutti run` passes it on.
+inline constexpr int kResumeStatus = 75;
+
 struct JobOptions {
   /// How long join() waits for all workers. Must be positive.
   std::chrono::milliseconds join_deadline = kJoinDeadline;
@@ -78,6 +82,12 @@ class Job {
   /// Identity of this run, the same on all workers and in all its attempts, and not that of any
   /// other run: what a checkpoint or a log can be told by. Hexadecimal digits.
   const std::string& run_id() const;
+
+  /// Whether a signal has asked one of the workers to end, SIGTERM or SIGUSR1, as batch systems and
+  /// `tutti run` send them: the same answer on all workers, which all ask, for instance after each
+  /// step. From the first call on such a signal does not end the process; another one, a second
+  /// later, does. Then save, and return kResumeStatus from main(). Collective.
+  bool should_end() const;
 
   /// While the returned object lives, and at most for `at_most`, other workers that wait for this
   /// one neither complain nor count the time against their deadline. `at_most` must be positive.

@@ -295,6 +295,14 @@ class Trainer {
   /// error (IoError for a full disk, InvalidArgument where another run is saving there) leaves the
   /// checkpoints that were there. Collective.
   void save(const std::string& directory, const SaveOptions& options = {});
+  /// From now on SIGTERM and SIGUSR1, to whichever worker, do not end it: the next step() or
+  /// accumulate() begins with save(directory, options) instead, and then ends the process on all
+  /// workers, with kResumeStatus and without destructors. What the program has done since the last
+  /// step is in the checkpoint: the run resumes as if it had never stopped. Another such signal, a
+  /// second later, ends a worker at once, or after a save that is under way. Where the save throws,
+  /// the step does. InvalidArgument where another Trainer does that already, whose end would lose
+  /// what this one has: Job::should_end() then. Collective.
+  void save_on_signal(const std::string& directory, const SaveOptions& options = {});
   /// Resumes from the newest checkpoint of the run that has saved last in DIRECTORY; returns its
   /// step; empty where there is none. One that is damaged is Corrupt, one of another model, seed,
   /// number of shards or threads, rules (also of buffers), schedule, divide, clip, loss scale,

@@ -30,7 +30,12 @@ Timeline::Timeline(const std::string& file, int rank, int size)
 }
 
 Timeline::~Timeline() {
-  if (!process_.is_own()) return;  // a child made by fork has a copy of what is pending
+  if (process_.is_own()) finish();  // a child made by fork has a copy of what is pending
+}
+
+void Timeline::finish() {
+  const std::lock_guard lock(mutex_);
+  if (!out_) return;
   pending_ += "]}";
   flush();
   if (!out_.close()) say_failure();

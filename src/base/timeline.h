@@ -24,6 +24,8 @@ class Timeline {
   Timeline& operator=(const Timeline&) = delete;
 
   void add(std::string_view name, Clock::time_point begin, Clock::time_point end);
+  /// Completes the file: what comes later is not in it.
+  void finish();
 
  private:
   void flush();

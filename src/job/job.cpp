@@ -16,6 +16,9 @@
 #include "base/standard_output.h"
 #include "base/system.h"
 #include "environment/gpu_driver.h"
+#include "job/alone.h"
+#include "job/end_request.h"
+#include "job/gather.h"
 #include "job/hosts/broker_hosts.h"
 #include "job/hosts/host_connections.h"
 #include "job/hosts/hub_settings.h"
@@ -297,6 +300,16 @@ int Job::size() const { return state_->identity().size; }
 int Job::threads() const { return state_->identity().threads; }
 int Job::restarts() const { return state_->identity().restarts; }
 const std::string& Job::run_id() const { return state_->identity().run; }
+
+bool Job::should_end() const {
+  state_->require_own();
+  require_together(*state_, "Job::should_end()");
+  note_end_requests(*state_);
+  const std::string mine(1, end_was_requested() ? '1' : '0');
+  const auto tag = fmt::format("should_end() {}", state_->next_number("should_end()"));
+  const auto all = gather(*state_, tag, RankSet::below(size()).ranks(), {mine, {}});
+  return std::ranges::any_of(all, [](const Parcel& one) { return one.bytes == "1"; });
+}
 
 Busy Job::busy(std::string what, std::chrono::milliseconds at_most) const {
   return Busy(state_, std::move(what), at_most);

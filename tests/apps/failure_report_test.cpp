@@ -174,6 +174,15 @@ TEST(Survivors, HaveFinishedWhereAsManyAsAreNeededEndedWellByThemselves) {
   EXPECT_FALSE(have_finished(std::vector{killed(1, 9), exited(2, 4), obedient}, 1));
 }
 
+// promise: launcher#end-in-time
+TEST(Survivors, HaveSavedWhereAsManyAsAreNeededHave) {
+  const std::vector outcomes = {killed(1, 9), exited(2, 75), exited(0, 75)};
+  EXPECT_TRUE(have_saved(outcomes, 2));
+  EXPECT_FALSE(have_saved(outcomes, 3));
+  EXPECT_FALSE(all_succeeded(outcomes));
+  EXPECT_TRUE(all_succeeded(std::vector{exited(0, 0), exited(1, 0)}));
+}
+
 // promise: launcher#when-the-others-resume
 TEST(Survivors, AreReportedWithAllThatWereLostAndWhy) {
   EXPECT_EQ(loss_line(killed(1, 9), 3, 2),

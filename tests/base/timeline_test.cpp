@@ -44,5 +44,20 @@ TEST(TimelineFile, WhatOnlyItsEndShowsToBeLostIsSaid) {
   EXPECT_EQ(log.count("error: cannot write the timeline " + file), 1);
 }
 
+// A worker that ends without destructors (job/end_request.h).
+TEST(TimelineFile, IsCompleteOnceFinished) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("run.json");
+  Timeline timeline(file, 0, 1);
+  timeline.add("before", {}, {});
+  timeline.finish();
+  const auto text = read_file(file);
+  EXPECT_NE(text.find("before"), std::string::npos);
+  EXPECT_TRUE(text.ends_with("]}")) << text;
+  timeline.add("after", {}, {});
+  timeline.finish();
+  EXPECT_EQ(read_file(file), text);
+}
+
 }  // namespace
 }  // namespace tutti

@@ -17,6 +17,7 @@
 #include "apps/tutti/text/say.h"
 #include "job/hosts/broker_hosts.h"
 #include "job/rendezvous/broker.h"
+#include "tutti/job.h"
 
 namespace tutti::command {
 namespace {
@@ -133,20 +134,33 @@ AttemptEnd run_attempt(const RunPlan& plan, ConnectedHosts hosts, int restart,
       {.needed = needed_workers(plan.options),
        .first_rank = plan.first_rank,
        .of_host = plan.options.host_index.has_value(),
+       .saves = [&broker] { return broker.any_saves(); },
+       .on_saving =
+           [&] {
+             if (plan.options.host_index) print(output, {text_of(HostRecord{.saves = true})});
+           },
        .join_note = join_note_of(plan, broker),
        .join_notice = std::chrono::milliseconds(std::llround(plan.options.join_notice * 1000))},
       output, signals);
   supervisor.watch();
+  const bool asked = broker.any_saves();
+  if (asked && have_saved(supervisor.outcomes(), needed_workers(plan.options))) {
+    if (!plan.options.host_index) print(output, {saved_line()});
+    supervisor.flush();
+    return {.status = kResumeStatus};
+  }
+  // Workers that save when they are asked to end, and had nothing more to do, have done it all.
+  auto interrupted = supervisor.interrupted();
+  if (asked && all_succeeded(supervisor.outcomes())) interrupted.reset();
   AttemptEnd end;
-  if (!supervisor.interrupted())
-    end = judge(plan, restart, supervisor.outcomes(), broker, outputs, output);
+  if (!interrupted) end = judge(plan, restart, supervisor.outcomes(), broker, outputs, output);
   if (end.start_again) {
     supervisor.flush_ready();  // shows also whether the reader is gone
     supervisor.make_room();    // each attempt would add to what memory holds
   }
   if (!end.start_again || supervisor.interrupted()) supervisor.flush();
-  if (const auto signal = supervisor.interrupted())
-    return {.status = kSignalStatus + *signal, .interrupted_by = asked_for(*signal)};
+  if (interrupted)
+    return {.status = kSignalStatus + *interrupted, .interrupted_by = asked_for(*interrupted)};
   return end;
 }
 

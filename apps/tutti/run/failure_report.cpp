@@ -6,6 +6,8 @@
 #include <ranges>
 #include <set>
 
+#include "tutti/job.h"
+
 namespace tutti::command {
 namespace {
 
@@ -156,6 +158,25 @@ bool have_finished(std::span<const Outcome> outcomes, int needed) {
     return one.ending.success() && !one.was_ended;
   });
   return finished >= needed;
+}
+
+bool have_saved(std::span<const Outcome> outcomes, int needed) {
+  const auto saved = std::count_if(outcomes.begin(), outcomes.end(), [](const Outcome& one) {
+    return one.ending.exit_status() == kResumeStatus;
+  });
+  return saved >= needed;
+}
+
+bool all_succeeded(std::span<const Outcome> outcomes) {
+  return std::all_of(outcomes.begin(), outcomes.end(),
+                     [](const Outcome& one) { return one.ending.success(); });
+}
+
+std::string saved_line() {
+  return fmt::format(
+      "tutti run: the workers have saved and ended, as a signal asked for: start the run again to "
+      "resume it (status {})",
+      kResumeStatus);
 }
 
 std::string loss_line(const Outcome& lost, int workers, int left) {

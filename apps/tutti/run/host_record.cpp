@@ -8,10 +8,12 @@ namespace {
 
 constexpr const char* kHub = "\x1etutti-hub";
 constexpr const char* kFailure = "\x1etutti-failure";
+constexpr const char* kSaves = "\x1etutti-saves";
 
 }  // namespace
 
 std::string text_of(const HostRecord& record) {
+  if (record.saves) return kSaves;
   if (record.rank < 0) return fmt::format("{} {} {}", kHub, record.address, record.port);
   return fmt::format("{} {} {} {}", kFailure, record.rank, record.status, record.culprit);
 }
@@ -21,6 +23,8 @@ std::optional<HostRecord> read_record(const std::string& line) {
   std::string kind;
   HostRecord record;
   words >> kind;
+  record.saves = kind == kSaves;
+  if (record.saves) return record;
   if (kind == kHub && words >> record.address >> record.port) return record;
   if (kind == kFailure && words >> record.rank >> record.status >> record.culprit) return record;
   return {};

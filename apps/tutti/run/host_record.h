@@ -10,13 +10,15 @@
 
 namespace tutti::command {
 
-/// Where the hub listens, or, with a rank, who failed first on the host.
+/// Where the hub listens; with a rank, who failed first on the host; that its workers, asked to
+/// end, save what they have.
 struct HostRecord {
   std::string address = {};
   int port = 0;
   int rank = -1;
   int status = 0;    ///< exit status of `tutti run` there
   int culprit = -1;  ///< the rank of another host that it blames; -1: none
+  bool saves = false;
 };
 
 std::string text_of(const HostRecord& record);

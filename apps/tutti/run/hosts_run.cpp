@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "apps/tutti/run/failure_report.h"
 #include "apps/tutti/run/host_environment.h"
 #include "apps/tutti/run/host_record.h"
 #include "apps/tutti/run/hosts_list.h"
@@ -17,6 +18,7 @@
 #include "apps/tutti/text/refusal.h"
 #include "base/run_identity.h"
 #include "job/hosts/host_messages.h"
+#include "tutti/job.h"
 
 namespace tutti::command {
 namespace {
@@ -46,6 +48,9 @@ class HostsAttempt {
   }
   std::optional<std::size_t> host_of(int rank) const;
   bool has_failed(const Outcome& outcome) const;
+  bool any_failed() const {
+    return std::ranges::any_of(records_, [](const auto& record) { return record.has_value(); });
+  }
   int judge(const std::vector<Outcome>& outcomes);
 
   const RunOptions& options_;
@@ -60,6 +65,7 @@ class HostsAttempt {
   std::vector<Worker> launchers_;
   std::optional<Supervisor> supervisor_;
   std::vector<std::optional<HostRecord>> records_;  ///< of failures
+  bool saves_ = false;                              ///< workers, asked to end, save what they have
 };
 
 /// What has to run on the host.
@@ -127,6 +133,11 @@ void HostsAttempt::start() {
 bool HostsAttempt::take(std::size_t host, const std::string& line) {
   const auto record = read_record(line);
   if (!record) return false;
+  if (record->saves) {
+    saves_ = true;
+    if (!any_failed()) supervisor_->wait_for_saves();
+    return true;
+  }
   if (record->rank >= 0) {
     // It may have to wait for the others before it ends itself: it has their connections.
     records_[host] = record;
@@ -180,14 +191,19 @@ RunEnd HostsAttempt::watch(SignalInbox& signals, bool& may_start_again) {
       SupervisorOptions{.needed = static_cast<int>(hosts_.size()), .termination = kHostTermination},
       output_, signals);
   supervisor_->watch();
+  const auto& outcomes = supervisor_->outcomes();
   RunEnd end;
-  if (const auto signal = supervisor_->interrupted()) {
+  if (have_saved(outcomes, static_cast<int>(hosts_.size())) && !any_failed()) {
+    output_.line(Stream::error, "", saved_line());
+    end.status = kResumeStatus;
+  } else if (const auto signal = supervisor_->interrupted();
+             signal && !(saves_ && all_succeeded(outcomes))) {
     end.status = kSignalStatus + *signal;
     end.interrupted_by = *signal == SIGPIPE || *signal == SIGKILL ? 0 : *signal;
   } else {
-    end.status = judge(supervisor_->outcomes());
+    end.status = judge(outcomes);
   }
-  may_start_again = !supervisor_->interrupted() && end.status != 0;
+  may_start_again = !supervisor_->interrupted() && end.status != 0 && end.status != kResumeStatus;
   supervisor_->flush();
   return end;
 }

@@ -37,7 +37,7 @@ sigset_t only(int signal) {
 
 RunSignals::RunSignals() {
   sigemptyset(&taken_);
-  for (const int signal : {SIGTERM, SIGCONT, SIGCHLD}) sigaddset(&taken_, signal);
+  for (const int signal : {SIGTERM, SIGUSR1, SIGCONT, SIGCHLD}) sigaddset(&taken_, signal);
   for (const int signal : {SIGINT, SIGHUP, SIGTSTP})
     if (!is_ignored(signal)) sigaddset(&taken_, signal);
   sigprocmask(SIG_BLOCK, &taken_, nullptr);

@@ -20,9 +20,9 @@ namespace tutti::command {
 
 sigset_t only(int signal);
 
-/// SIGTERM, SIGCONT, SIGCHLD, and SIGINT (a script's `&`), SIGHUP (nohup) and SIGTSTP unless they
-/// are ignored: blocked from its construction on. A SIGTSTP stays pending until it is obeyed:
-/// a SIGCONT that comes before this process has stopped cancels it, at whatever moment.
+/// SIGTERM, SIGUSR1, SIGCONT, SIGCHLD, and SIGINT (a script's `&`), SIGHUP (nohup) and SIGTSTP
+/// unless they are ignored: blocked from its construction on. A SIGTSTP stays pending until it is
+/// obeyed: a SIGCONT that comes before this process has stopped cancels it, at whatever moment.
 class RunSignals {
  public:
   RunSignals();

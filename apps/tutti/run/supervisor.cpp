@@ -8,8 +8,10 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <utility>
 
 #include "apps/tutti/run/process_tree.h"
+#include "tutti/job.h"
 
 namespace tutti::command {
 namespace {
@@ -188,12 +190,16 @@ void Supervisor::hurry() {
 }
 
 void Supervisor::interrupt(int signal, int forwarded) {
+  if (interrupted_ && std::exchange(saves_, false)) return send(forwarded);
   if (interrupted_) return hurry();
   if (options_.of_host && escalation_.begun()) return;
   interrupted_ = signal;
+  const bool asks_to_save = forwarded == SIGTERM || forwarded == SIGUSR1;
+  saves_ = asks_to_save && options_.saves && options_.saves();
+  if (saves_ && options_.on_saving) options_.on_saving();
   if (!all_ended() && !options_.of_host) say_why(signal);
   send(forwarded);
-  escalation_.begin(Clock::now());
+  if (!saves_) escalation_.begin(Clock::now());
 }
 
 void Supervisor::say_why(int signal) {
@@ -203,7 +209,11 @@ void Supervisor::say_why(int signal) {
                                : signal_name(signal);
   output_.line(
       Stream::error, "",
-      fmt::format("tutti run: {}: ending all workers (once more kills them at once)", why));
+      saves_
+          ? fmt::format("tutti run: {}: workers save and end (once more ends them at once, but for "
+                        "a save that is under way; twice more kills them)",
+                        why)
+          : fmt::format("tutti run: {}: ending all workers (once more kills them at once)", why));
 }
 
 void Supervisor::take_end(std::size_t rank) {
@@ -211,7 +221,8 @@ void Supervisor::take_end(std::size_t rank) {
   if (!ending) return;
   ended_[rank] = true;
   outcomes_.push_back({options_.first_rank + static_cast<int>(rank), *ending, was_told_[rank]});
-  if (!ending->success()) lose(rank, outcomes_.back());
+  // One that has saved what it has ends before others that do the same.
+  if (!ending->success() && ending->exit_status() != kResumeStatus) lose(rank, outcomes_.back());
 }
 
 /// The others resume without it, or are given the time to end by themselves.

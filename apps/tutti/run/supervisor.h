@@ -42,7 +42,11 @@ struct SupervisorOptions {
   /// workers of other hosts have failed: then the report of a failure here still counts.
   bool of_host = false;
   std::chrono::milliseconds termination = kTermination;  ///< from SIGTERM to SIGKILL
-  std::optional<int> interrupted = {};  ///< the signal that has ended the run before
+  /// Whether a worker, asked to end, first saves what it has: then all have the time that takes.
+  /// Empty: none does.
+  std::function<bool()> saves = {};
+  std::function<void()> on_saving = {};  ///< called when they begin to; empty: nothing
+  std::optional<int> interrupted = {};   ///< the signal that has ended the run before
   /// Asked once, when the workers have run for `join_notice`; empty: never. Returns a line to
   /// print, or an empty one.
   std::function<std::string()> join_note = {};
@@ -60,6 +64,8 @@ class Supervisor {
   void watch();
   /// Ends all workers as after a failure: first they are given the time to end by themselves.
   void end_all() { escalation_.begin(Clock::now()); }
+  /// Workers of hosts, asked to end, save what they have: their launchers end them in time.
+  void wait_for_saves() { escalation_ = Escalation(options_.termination); }
   /// Prints what is queued. A signal ends the wait for a reader that does not read; after an
   /// interruption the wait ends when it has read nothing for kPatience.
   void flush() {
@@ -119,6 +125,7 @@ class Supervisor {
   std::optional<Clock::time_point> last_words_at_;
   std::optional<int> interrupted_;
   bool hurried_ = false;  // interrupted again: nothing is waited for any more
+  bool saves_ = false;    // interrupted, and workers save what they have
 };
 
 }  // namespace tutti::command

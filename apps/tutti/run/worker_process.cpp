@@ -206,7 +206,7 @@ void WorkerProcess::write_input(std::string_view text) noexcept {
 }
 
 void WorkerProcess::signal(int signal) noexcept {
-  const bool asks = signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
+  const bool asks = signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGUSR1;
   if (input_ && asks) {
     input_.reset();
     return;

@@ -86,6 +86,12 @@ bool Broker::any_joining() const {
   return state_->any_gave;
 }
 
+bool Broker::any_saves() const {
+  const std::lock_guard lock(state_->mutex);
+  state_->serve();
+  return !state_->saving.empty();
+}
+
 HostTraffic Broker::traffic() const {
   const std::lock_guard lock(state_->mutex);
   return state_->order.traffic();

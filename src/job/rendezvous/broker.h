@@ -56,6 +56,8 @@ class Broker {
   bool any_joining() const;
   /// The blames so far, in order of arrival, including those that workers sent before they ended.
   std::vector<Blame> blames() const;
+  /// A worker of this host has said Rendezvous::note_saves().
+  bool any_saves() const;
   /// What this broker has sent to those of other hosts.
   HostTraffic traffic() const;
 

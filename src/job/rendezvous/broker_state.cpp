@@ -166,6 +166,9 @@ bool BrokerState::obey(int rank, Frame frame) {
       if (header.number < 0 || header.number >= size) return false;
       if (is_here(header.number)) reported.insert(header.number);
       return true;
+    case FrameHeader::saves:
+      saving.insert(rank);
+      return true;
     case FrameHeader::hold: {
       const auto& files = frame.parcel.descriptors;
       memory.hold(rank, header.request, files.empty() ? FileDescriptor() : files[0].duplicate(),

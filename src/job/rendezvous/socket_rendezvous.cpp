@@ -90,6 +90,13 @@ class SocketRendezvous final : public Rendezvous {
   } catch (...) {  // it is only a hint
   }
 
+  void note_saves() noexcept override try {
+    FrameHeader header;
+    header.kind = FrameHeader::saves;
+    send(header, {}, nullptr, {Clock::now() + kAnswer});
+  } catch (...) {  // then it has the time of the others
+  }
+
   void hold_block(std::uint64_t block, const FileDescriptor& file, std::size_t bytes) override {
     FrameHeader header;
     header.kind = FrameHeader::hold;

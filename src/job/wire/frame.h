@@ -48,6 +48,7 @@ struct FrameHeader {
     let_go,     ///< worker: it holds the block `request` no longer
     store,      ///< worker: bytes are a StoreMessage
     over,       ///< broker: `origin` has ended
+    saves,      ///< worker: asked to end, it first saves what it has
     beat,       ///< broker: nothing else was to be told to another host's broker
     yours,      ///< hub: of what that host has submitted, the next is in order, and `number` more;
                 ///< `origin` is that of the first

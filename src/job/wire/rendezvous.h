@@ -68,6 +68,9 @@ class Rendezvous {
   /// Tells the watcher of the workers that this one failed because of `culprit` (a job rank), so
   /// that the first cause is reported, not its echo. Never throws.
   virtual void blame(int culprit, const std::string& text) noexcept = 0;
+  /// This worker, asked to end by a signal, first saves what it has: who started it gives it the
+  /// time. Others are not told.
+  virtual void note_saves() noexcept {}
 
   // In a job of several hosts, of which those that share no memory are reached through this:
 

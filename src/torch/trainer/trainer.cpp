@@ -137,6 +137,9 @@ void Trainer::keep(const std::string& name, torch::Tensor& value) { state_->keep
 void Trainer::save(const std::string& directory, const SaveOptions& options) {
   state_->save(directory, options);
 }
+void Trainer::save_on_signal(const std::string& directory, const SaveOptions& options) {
+  state_->save_on_signal(directory, options);
+}
 std::optional<std::int64_t> Trainer::load(const std::string& directory,
                                           const LoadOptions& options) {
   return state_->load(directory, options);

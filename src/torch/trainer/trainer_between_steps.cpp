@@ -2,11 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
+
+#include "base/log_line.h"
 #include "comm/group_state.h"
 #include "comm/host_copies.h"
 #include "torch/trainer/carried_run.h"
 #include "torch/trainer/trainer_edit.h"
 #include "torch/trainer/trainer_state.h"
+#include "tutti/error.h"
 
 namespace tutti {
 
@@ -37,6 +42,35 @@ void TrainerState::save(const std::string& directory, const SaveOptions& options
                                     [&] { own().trained().require_untouched(); });
   });
   if (error) std::rethrow_exception(error);
+}
+
+void TrainerState::save_on_signal(const std::string& directory, const SaveOptions& options) {
+  own().between.require_together("save_on_signal()");
+  auto& job = own().group.state()->job();
+  own().between.begin_on_all("save_on_signal()", [&] {
+    if (directory.empty()) throw InvalidArgument("save_on_signal(): the directory's name is empty");
+    save_on_signal_.reset();
+    save_on_signal_.reset(new SaveOnSignal{directory, options, EndClaim(job)});
+  });
+  note_end_requests(job);
+}
+
+void TrainerState::end_if_asked() {
+  if (!save_on_signal_) return;
+  auto& job = own().group.state()->job();
+  const std::byte asked{end_was_requested()};
+  const auto gather = own().between.gather("save_on_signal()");
+  const auto all = gather({&asked, 1});
+  if (std::ranges::all_of(all, [](const auto& one) { return one.front() == std::byte{0}; })) return;
+  const EndPostponed until_saved;
+  save(save_on_signal_->directory, save_on_signal_->options);
+  if (own().group.rank() == 0) {
+    log_info(fmt::format(
+        "trainer: a signal has asked for the end: step {} is saved in {}, and all workers end with "
+        "status {}; start the run again to resume it",
+        steps(), save_on_signal_->directory, kResumeStatus));
+  }
+  end_to_resume(job);
 }
 
 std::optional<std::int64_t> TrainerState::load(const std::string& directory,

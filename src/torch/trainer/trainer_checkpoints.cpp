@@ -10,6 +10,7 @@
 #include "base/error_kind.h"
 #include "base/log_line.h"
 #include "comm/group_state.h"
+#include "job/end_request.h"
 #include "torch/model/arithmetic.h"
 #include "torch/optim/torch_rule.h"
 #include "torch/run/model_facts.h"
@@ -67,6 +68,7 @@ void TrainerCheckpoints::require_equal_kept(const std::string& when) const {
 std::exception_ptr TrainerCheckpoints::save(const std::string& directory,
                                             const SaveOptions& options, std::int64_t steps,
                                             const std::function<void()>& check) {
+  const EndPostponed until_saved;
   between_.begin_on_all("save()", [&] {
     check();
     world_.kept.require_sound();

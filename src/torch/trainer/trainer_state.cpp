@@ -103,6 +103,7 @@ void TrainerState::accumulate(const Closures& closures, bool in_halves,
     stepping_.reset();
     throw InvalidArgument(text);
   }
+  end_if_asked();
   enter_step(active);
   try {
     begin_step(closures, in_halves, active);

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "job/end_request.h"
 #include "job/stepping.h"
 #include "sync/step/step_part.h"
 #include "torch/trainer/trainer_objects.h"
@@ -50,6 +51,7 @@ class TrainerState {
   void edit(const std::function<void()>& change);
   void keep(const std::string& name, KeptValues::Variable variable);
   void save(const std::string& directory, const SaveOptions& options);
+  void save_on_signal(const std::string& directory, const SaveOptions& options);
   std::optional<std::int64_t> load(const std::string& directory, const LoadOptions& options);
   TrainerEvaluation& evaluation() { return *own().evaluation; }
   std::string state_sha256();
@@ -68,6 +70,9 @@ class TrainerState {
   void enter_step(const torch::nn::Module* active);
   void begin_step(const Closures& closures, bool in_halves, const torch::nn::Module* active);
   void bring();
+  /// Where a signal has asked for the end: saves, and does not return. Collective, with
+  /// save_on_signal().
+  void end_if_asked();
   void look_at_turn();
   void expect_values();
   /// The Run's state was restored, on all workers. Collective.
@@ -84,9 +89,15 @@ class TrainerState {
   TrainerWorld world_;
   std::optional<TrainerObjects> run_;
   std::vector<std::uint8_t> active_set_;  ///< which parameters that are, unless all
-  bool resumes_ = false;                  ///< with the next step, from a checkpoint
-  std::unique_ptr<Stepping> stepping_;    ///< from a step's begin to its end
-  StepFacts facts_;                       ///< of the current step, or the last one
+  struct SaveOnSignal {
+    std::string directory;
+    SaveOptions options;
+    EndClaim claim;
+  };
+  std::unique_ptr<SaveOnSignal> save_on_signal_;
+  bool resumes_ = false;                ///< with the next step, from a checkpoint
+  std::unique_ptr<Stepping> stepping_;  ///< from a step's begin to its end
+  StepFacts facts_;                     ///< of the current step, or the last one
 };
 
 }  // namespace tutti
