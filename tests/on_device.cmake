@@ -1,6 +1,6 @@
 # Tests of torch_tests that train on the test device, too, as patterns of GoogleTest: their models, batches and tensors
 # are made there, and hashes of models are the CPU's.
-set(on_device Accumulation.* AveragedParallel.* Backwards.* DataParallel.* DivergingWorkers.* EndedParallel.*
+set(on_device Accumulation.* AveragedParallel.* Backwards.* Complex.* DataParallel.* DivergingWorkers.* EndedParallel.*
               FailedSteps.* FirstSteps.* Grid.* KeptGradients.* KeptGraphs.* LateBackwardEnd.* LossWeight.* Models.*
               NegativeBit.* Ops.* ParallelMean.* ParameterNames.* Partial.* Profile.* Ranks/OpsOf.* Recompute.*
               RecomputeInADataParallel.* RecomputeMemory.* RecomputeOutside.* RecomputeSequential.ACut*

@@ -22,17 +22,19 @@ namespace tutti {
 
 using TensorList = std::vector<torch::Tensor>;
 
-/// Unsupported for complex, quantised and other types that Tutti does not move.
+/// The type of its numbers: float32 for complex64, whose elements are two of them, float64 for
+/// complex128. Unsupported for quantised and other types that Tutti does not move.
 DType dtype_of(const torch::Tensor& tensor);
 torch::ScalarType scalar_type_of(DType dtype);
 
 /// The tensor's elements in memory order. The tensor must be dense: contiguous, channels-last or
-/// any other permutation without holes.
+/// any other permutation without holes. Complex ones are two numbers each, the real part first.
 View view_of(const torch::Tensor& tensor);
 
 // Collectives on dense tensors, in place or into `out`. Members compare shapes and strides too, but
 // for the numbers of rows that may differ: the same elements must meet. Written tensors' version
-// counters are bumped.
+// counters are bumped. Complex tensors have sum and mean, of each part by itself; any other
+// reduction of them is Unsupported.
 void all_reduce(const Group& group, torch::Tensor& inout, Reduction reduction,
                 const CollectiveOptions& options = {});
 void reduce(const Group& group, const torch::Tensor& in, torch::Tensor& out, Reduction reduction,

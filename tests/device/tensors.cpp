@@ -5,6 +5,7 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_cpu_dispatch.h>
 #include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/DeviceGuard.h>
@@ -110,6 +111,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty_strided", empty_strided);
   library.impl("as_strided", TORCH_FN(at::cpu::as_strided));
   library.impl("view", TORCH_FN(at::native::view));
+  library.impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
   library.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
   library.impl("resize_", resize_);
   library.impl("_has_compatible_shallow_copy_type", is_same_kind);

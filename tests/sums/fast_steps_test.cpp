@@ -147,6 +147,31 @@ TEST_F(FastSteps, OfNumbersAreDividedAsOthersAre) {
   });
 }
 
+// promise: data_parallel#complex-parameters
+TEST_F(FastSteps, AddTheRealNumbersOfComplexGradients) {
+  for (const auto type : {torch::kComplexFloat, torch::kComplexDouble}) {
+    on_gloo_workers(3, [&](const Job& job, const MakeEngine& engine) {
+      const auto value = torch::view_as_complex(torch::ones({4, 3, 2})).to(type).t();
+      const auto parameter = value.detach().clone(torch::MemoryFormat::Preserve).requires_grad_();
+      const auto beside = torch::ones({5}, torch::requires_grad());
+      DataParallel parallel(
+          Group(job), {{"parameter", parameter}, {"beside", beside}},
+          {.divide = Divide::not_at_all, .sum = Sum::fast, .engine = engine(job)});
+      for (const double step : {1, 2}) {
+        parameter.mutable_grad().reset();
+        beside.mutable_grad().reset();
+        const c10::complex<double> by(step + job.rank(), step * job.rank());
+        (torch::real((parameter * by).sum()) + beside.sum()).backward();
+        const auto expected =
+            torch::full({3, 4}, c10::complex<double>(3 * step + 3, -3 * step), type);
+        EXPECT_TRUE(torch::equal(parameter.grad(), expected));
+        EXPECT_EQ(parameter.grad().strides(), parameter.strides());
+        EXPECT_TRUE(torch::equal(beside.grad(), torch::full({5}, 3.0)));
+      }
+    });
+  }
+}
+
 TEST_F(FastSteps, OfMicroBatchesAreAddedOnceForAll) {
   for (const int size : {1, 2, 3}) {
     on_gloo_workers(size, [](const Job& job, const MakeEngine& engine) {

@@ -22,7 +22,8 @@ constexpr std::size_t kAlignment = 64;
 bool is_narrow(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
 
 std::string line_of(std::string_view kind, const TensorSpec& spec) {
-  return fmt::format("{} \"{}\" {} [{}] strides [{}]{}{}{}", kind, spec.name, name_of(spec.dtype),
+  return fmt::format("{} \"{}\" {}{} [{}] strides [{}]{}{}{}", kind, spec.name,
+                     spec.is_complex ? "complex, of " : "", name_of(spec.dtype),
                      fmt::join(spec.shape, ", "), fmt::join(spec.strides, ", "),
                      spec.row_sparse ? " row-sparse" : "",
                      spec.is_per_replica ? " per-replica" : "",

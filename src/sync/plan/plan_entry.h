@@ -20,6 +20,8 @@ struct TensorSpec {
   std::vector<std::int64_t> strides;  ///< in elements
   std::int64_t count = 0;
   DType dtype = DType::float32;
+  /// Shape, strides and count are those of its real numbers, two for each element.
+  bool is_complex = false;
   /// Its gradient is a list of rows, of which most are absent: row_list.h. Rows are the slices
   /// along the first dimension.
   bool row_sparse = false;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "run/numbers/loss_scaler.h"
+#include "torch/model/real_numbers.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -20,7 +21,7 @@ std::vector<torch::Tensor> gradients_of(torch::optim::Optimizer& optimizer) {
     for (const auto& parameter : group.params()) {
       const auto& gradient = parameter.grad();
       if (!gradient.defined()) continue;
-      gradients.push_back(gradient.is_sparse() ? gradient._values() : gradient);
+      gradients.push_back(as_reals(gradient.is_sparse() ? gradient._values() : gradient));
     }
   }
   return gradients;

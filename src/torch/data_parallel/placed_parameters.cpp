@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log_line.h"
+#include "torch/model/real_numbers.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -93,7 +94,7 @@ void PlacedParameters::send(const std::optional<std::chrono::milliseconds>& dead
       auto& traffic = traffic_.bucket(static_cast<std::size_t>(line));
       traffic.messages = 1;
       traffic.dense_messages = model_.row_sparse(p) ? 0 : 1;
-      traffic.values = traffic.touched = values.numel();
+      traffic.values = traffic.touched = count_of_reals(values);
       const auto workers = static_cast<std::uint64_t>(group.size());
       traffic.bytes = workers * values.nbytes();
       traffic.bytes_dense = workers * tensor.nbytes();

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/fold.h"
+#include "torch/model/real_numbers.h"
 #include "torch/model/resolved.h"
 #include "torch/model/tensor_at.h"
 #include "tutti/tensors.h"
@@ -175,7 +176,7 @@ void DeviceGradients::give(std::size_t parameter, const torch::Tensor& to) {
   if (!nodes_[parameter].empty()) {
     const auto node = nodes_[parameter].begin()->second;
     nodes_[parameter].clear();
-    device.queue([&] { to.detach().copy_(node); }, {to, node});
+    device.queue([&] { as_reals(to.detach()).copy_(node); }, {to, node});
     return;
   }
   if (auto* const at = pinned_.result(parameter)) {

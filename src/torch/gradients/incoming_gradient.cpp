@@ -5,6 +5,8 @@
 #include <span>
 
 #include "kernels/hash.h"
+#include "torch/model/real_numbers.h"
+#include "torch/model/resolved.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -12,7 +14,7 @@ namespace {
 
 torch::Tensor laid_out_as(const torch::Tensor& like, const torch::Tensor& gradient) {
   if (gradient.strides() == like.strides() && gradient.is_non_overlapping_and_dense() &&
-      !gradient.is_neg()) {
+      is_resolved(gradient)) {
     return gradient;
   }
   auto dense = torch::empty_strided(like.sizes(), like.strides(), like.options());
@@ -51,8 +53,9 @@ IncomingGradient::IncomingGradient(const torch::Tensor& gradient, const torch::T
   if (row_sparse && gradient.layout() != torch::kStrided) {
     take_rows(gradient, parameter, name);
   } else {
-    values_ = laid_out_as(parameter, gradient);
-    is_alone_ = is_alone_ || !values_.is_same(gradient);
+    const auto values = laid_out_as(parameter, gradient);
+    is_alone_ = is_alone_ || !values.is_same(gradient);
+    values_ = as_reals(values);
   }
 }
 

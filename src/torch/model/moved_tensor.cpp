@@ -7,6 +7,7 @@
 
 #include "comm/device_copy.h"
 #include "torch/model/layout.h"
+#include "torch/model/real_numbers.h"
 #include "tutti/tensors.h"
 
 namespace tutti {
@@ -14,7 +15,7 @@ namespace {
 
 const torch::Tensor& require_moved(const Group& group, const torch::Tensor& tensor) {
   require_dense(tensor);
-  require_apart(group, {tensor.const_data_ptr(), tensor.numel(), dtype_of(tensor)});
+  require_apart(group, {tensor.const_data_ptr(), count_of_reals(tensor), dtype_of(tensor)});
   return tensor;
 }
 

@@ -110,6 +110,9 @@ FoundRoles find_roles(const ParameterRoles& roles, const torch::nn::Module* modu
     }
     if (!is_row_sparse) continue;
     if (is_per_replica) throw Unsupported(fmt::format("row-sparse \"{}\" is per replica", name));
+    if (tensor.is_complex()) {
+      throw Unsupported(fmt::format("row-sparse \"{}\" is of complex numbers", name));
+    }
     require_rows(name, tensor);
   }
   if (roles.row_sparse && !any_row_sparse) found.unmatched.emplace_back("row_sparse");

@@ -11,12 +11,20 @@
 #include "kernels/hash.h"
 #include "torch/model/layout.h"
 #include "torch/model/moved_tensor.h"
+#include "torch/model/real_numbers.h"
 #include "torch/model/resolved.h"
 #include "torch/model/tensor_at.h"
 #include "tutti/error.h"
 
 namespace tutti {
 namespace {
+
+/// Of complex numbers the reductions whose parts are those of their parts.
+void require_defined(const torch::Tensor& tensor, Reduction reduction) {
+  if (!tensor.is_complex() || reduction == Reduction::sum || reduction == Reduction::mean) return;
+  throw Unsupported(
+      fmt::format("{} of complex numbers: sum and mean are what they have", name_of(reduction)));
+}
 
 /// What is read alone may be a view of any kind.
 torch::Tensor as_read(const torch::Tensor& tensor) {
@@ -37,8 +45,10 @@ const torch::Tensor& require_contiguous(const torch::Tensor& tensor, std::string
 DType dtype_of(const torch::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case torch::kFloat32:
+    case torch::kComplexFloat:
       return DType::float32;
     case torch::kFloat64:
+    case torch::kComplexDouble:
       return DType::float64;
     case torch::kFloat16:
       return DType::float16;
@@ -82,12 +92,13 @@ torch::ScalarType scalar_type_of(DType dtype) {
 View view_of(const torch::Tensor& tensor) {
   require_dense(tensor);
   require_on_cpu(tensor);
-  return {tensor.data_ptr(), tensor.numel(), dtype_of(tensor)};
+  return {tensor.data_ptr(), count_of_reals(tensor), dtype_of(tensor)};
 }
 
 void all_reduce(const Group& group, torch::Tensor& inout, Reduction reduction,
                 const CollectiveOptions& options) {
   MovedTensor moved(group, inout, options);
+  require_defined(inout, reduction);
   const Layout layout(inout);
   group.all_reduce(moved.values(), reduction, layout.with(options));
   moved.give();
@@ -96,6 +107,7 @@ void all_reduce(const Group& group, torch::Tensor& inout, Reduction reduction,
 void reduce(const Group& group, const torch::Tensor& read, torch::Tensor& out, Reduction reduction,
             int root, const CollectiveOptions& options) {
   const auto in = as_read(read);
+  require_defined(in, reduction);
   const bool receives = group.rank() == root;
   MovedTensor given(group, in, options);
   std::optional<MovedTensor> result;
@@ -112,6 +124,7 @@ void reduce(const Group& group, const torch::Tensor& read, torch::Tensor& out, R
 void reduce_scatter(const Group& group, const torch::Tensor& read, torch::Tensor& out,
                     Reduction reduction, const CollectiveOptions& options) {
   const auto in = as_read(read);
+  require_defined(in, reduction);
   MovedTensor given(group, require_contiguous(in, "reduce_scatter"), options);
   MovedTensor result(group, require_contiguous(out, "reduce_scatter"), options);
   const Layout layout(in);
@@ -144,7 +157,7 @@ torch::Tensor all_gather_variable(const Group& group, const torch::Tensor& read,
                    options);
   auto sizes = in.sizes().vec();
   sizes[0] = 1;
-  const std::int64_t row = c10::multiply_integers(sizes);
+  const std::int64_t row = c10::multiply_integers(sizes) * reals_of_each(in);
   std::vector<std::int64_t> counts;
   sizes[0] = 0;
   for (const auto n : all_rows) {
@@ -171,17 +184,19 @@ Work start_all_reduce(const Group& group, torch::Tensor& inout, Reduction reduct
                       const CollectiveOptions& options) {
   if (!inout.defined() || inout.is_cpu()) {
     const auto view = view_of(inout);
+    require_defined(inout, reduction);
     const Layout layout(inout);
     note_written(inout);
     return group.start().all_reduce(view, reduction, layout.with(options));
   }
   const auto copy = std::make_shared<HostCopy>(group, inout, options);
+  require_defined(inout, reduction);
   const Layout layout(inout);
   const auto view = copy->coming();
   if (!inout.is_inference()) inout.unsafeGetTensorImpl()->bump_version();
   return start_all_reduce(group, view, reduction, layout.with(options),
                           {.input = copy,
-                           .original = {inout.const_data_ptr(), inout.numel(), view.dtype},
+                           .original = {inout.const_data_ptr(), view.count, view.dtype},
                            .give = [copy] { copy->give(); }});
 }
 

@@ -12,6 +12,7 @@
 #include "kernels/hash.h"
 #include "torch/model/arithmetic.h"
 #include "torch/model/layout.h"
+#include "torch/model/real_numbers.h"
 #include "torch/model/resolved.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
@@ -20,7 +21,9 @@ namespace tutti {
 namespace {
 
 TensorSpec parameter_spec(const std::string& name, const torch::Tensor& tensor) {
-  return {name, tensor.sizes().vec(), tensor.strides().vec(), tensor.numel(), dtype_of(tensor)};
+  const auto reals = as_reals(tensor.detach());
+  return {name,          reals.sizes().vec(), reals.strides().vec(),
+          reals.numel(), dtype_of(tensor),    tensor.is_complex()};
 }
 
 /// Buffers are moved as bytes, whatever their type.

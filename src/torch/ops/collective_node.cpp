@@ -78,7 +78,7 @@ GradientOfCollective of_weighted_losses(const Group& group, const char* operatio
 }
 
 bool records_gradients(torch::ScalarType type) {
-  return c10::GradMode::is_enabled() && c10::isFloatingType(type);
+  return c10::GradMode::is_enabled() && (c10::isFloatingType(type) || c10::isComplexType(type));
 }
 
 torch::Tensor with_gradient(torch::Tensor result, const torch::Tensor& input,

@@ -283,7 +283,9 @@ torch::Tensor receive(const Group& group, const torch::Tensor& like, int from,
 
 torch::Tensor attach(const torch::Tensor& loss, const std::vector<torch::Tensor>& results) {
   auto all = loss;
-  for (const auto& result : results) all = all + result.flatten().slice(0, 0, 0).sum();
+  for (const auto& result : results) {
+    all = all + torch::real(result).flatten().slice(0, 0, 0).sum();
+  }
   return all;
 }
 

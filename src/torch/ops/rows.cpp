@@ -8,16 +8,17 @@
 
 #include "torch/model/layout.h"
 #include "torch/model/moved_tensor.h"
+#include "torch/model/real_numbers.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
 namespace tutti::ops {
 namespace {
 
-/// In elements. InvalidArgument where all together are more than can be counted in bytes.
+/// In real numbers. InvalidArgument where all together are more than can be counted in bytes.
 Rows counts_of(const torch::Tensor& x, std::span<const std::int64_t> rows, const char* what) {
   require_rows(x, what);
-  const auto row = c10::multiply_integers(x.sizes().slice(1));
+  const auto row = c10::multiply_integers(x.sizes().slice(1)) * reals_of_each(x);
   const auto most = PTRDIFF_MAX / static_cast<std::int64_t>(x.element_size());
   Rows counts(rows.begin(), rows.end());
   std::int64_t sum = 0;

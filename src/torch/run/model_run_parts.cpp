@@ -9,13 +9,19 @@
 namespace tutti {
 namespace {
 
-/// Elements as in the plan.
+/// Elements as in the plan; complex ones where the format has them, else their real numbers.
 TensorView view(const PlanEntry& entry, std::string name, DType type, std::byte* at) {
-  return {.name = std::move(name),
-          .type = stored_type(type),
-          .shape = entry.spec.shape,
-          .strides = entry.spec.strides,
-          .data = at};
+  TensorView view{.name = std::move(name),
+                  .type = stored_type(type),
+                  .shape = entry.spec.shape,
+                  .strides = entry.spec.strides,
+                  .data = at};
+  if (!entry.spec.is_complex || type != DType::float32) return view;
+  view.type = StoredType::C64;
+  view.shape.pop_back();
+  view.strides.pop_back();
+  for (auto& stride : view.strides) stride /= 2;
+  return view;
 }
 
 std::vector<std::int64_t> updates_of(const nlohmann::json& state) {

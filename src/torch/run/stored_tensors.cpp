@@ -56,6 +56,9 @@ void require_storable(const std::string& what, const torch::Tensor& tensor) {
 }
 
 TensorView view_of(const std::string& name, const torch::Tensor& tensor) {
+  if (tensor.scalar_type() == torch::kComplexDouble && is_resolved(tensor)) {
+    return view_of(name, torch::view_as_real(tensor));  // the format has none
+  }
   require_storable(fmt::format("\"{}\"", name), tensor);
   if (!is_resolved(tensor)) {
     throw Unsupported(fmt::format(

@@ -13,6 +13,7 @@
 #include "kernels/norm.h"
 #include "memory/memory_need.h"
 #include "sync/step/traffic_count.h"
+#include "torch/model/real_numbers.h"
 #include "torch/model/same_bytes.h"
 #include "torch/model/tensor_at.h"
 #include "torch/shards/pipeline_settings.h"
@@ -23,8 +24,8 @@ namespace tutti {
 
 double squares_of(const torch::Tensor& tensor) {
   std::vector<double> blocks(
-      static_cast<std::size_t>((tensor.numel() + kNormBlock - 1) / kNormBlock));
-  squares_of_blocks(tensor.data_ptr(), dtype_of(tensor), tensor.numel(), blocks);
+      static_cast<std::size_t>((count_of_reals(tensor) + kNormBlock - 1) / kNormBlock));
+  squares_of_blocks(tensor.data_ptr(), dtype_of(tensor), count_of_reals(tensor), blocks);
   return tree_sum(blocks);
 }
 
@@ -173,7 +174,7 @@ torch::Tensor ReplicaParameters::gradient(std::uint32_t parameter) {
 torch::Tensor ReplicaParameters::gradient(std::size_t logical, std::uint32_t parameter) {
   const auto& tensor = model_.tensor(parameter);
   const auto type = scalar_type_of(exchange_.plan().parameters()[parameter].node_type);
-  auto gradient = torch::empty_strided(tensor.sizes(), tensor.strides(), type);
+  auto gradient = torch::empty_strided(tensor.sizes(), tensor.strides(), type_like(tensor, type));
   if (update_->touched(logical, parameter)) {
     update_->read_gradient(logical, parameter, static_cast<std::byte*>(gradient.data_ptr()));
   } else {
@@ -231,7 +232,8 @@ void ReplicaParameters::spread(const std::vector<std::uint8_t>& written, bool co
 
 torch::Tensor ReplicaParameters::view(std::byte* at, std::size_t parameter) const {
   const auto type = scalar_type_of(exchange_.plan().parameters()[parameter].node_type);
-  return tensor_at(at, model_.tensor(parameter), type);
+  const auto& like = model_.tensor(parameter);
+  return tensor_at(at, like, type_like(like, type));
 }
 
 NamedTensors ReplicaParameters::tensors() const {

@@ -7,8 +7,10 @@
 
 #include "base/error_kind.h"
 #include "base/timeline.h"
+#include "torch/model/real_numbers.h"
 #include "torch/sums/watched_wait.h"
 #include "tutti/error.h"
+#include "tutti/tensors.h"
 
 namespace tutti {
 namespace {
@@ -17,7 +19,7 @@ namespace {
 constexpr std::chrono::seconds kUntilLossIsKnown{2};
 
 c10::ScalarType sum_type(const torch::Tensor& parameter) {
-  return parameter.scalar_type() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
+  return dtype_of(parameter) == DType::float64 ? torch::kFloat64 : torch::kFloat32;
 }
 
 }  // namespace
@@ -61,7 +63,7 @@ FastGradients::FastGradients(const WrappedModel& model, StepExchange& exchange,
     for (const auto p : parameters) {
       bucket_of_[p] = static_cast<std::uint32_t>(buckets_.size());
       offset_of_[p] = bucket.elements;
-      bucket.elements += model.tensor(p).numel();
+      bucket.elements += count_of_reals(model.tensor(p));
     }
     bucket.parameters = std::move(parameters);
     buckets_.push_back(std::move(bucket));
@@ -101,7 +103,7 @@ void FastGradients::queue(TorchDevice* device, const std::function<void()>& work
 }
 
 torch::Tensor FastGradients::slot(std::size_t parameter) const {
-  const auto& like = model_.tensor(parameter);
+  const auto like = as_reals(model_.tensor(parameter).detach());
   return buckets_[bucket_of_[parameter]].flat.as_strided(like.sizes(), like.strides(),
                                                          offset_of_[parameter]);
 }
@@ -269,7 +271,7 @@ void FastGradients::apply(const StepFacts&) {
 
 void FastGradients::give(std::size_t parameter, const torch::Tensor& to) {
   queue(
-      sums_.get(), [&] { to.copy_(slot(parameter)); }, to);
+      sums_.get(), [&] { as_reals(to).copy_(slot(parameter)); }, to);
 }
 
 void FastGradients::hand_over() {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "torch/model/real_numbers.h"
 #include "torch/model/row_tensors.h"
 #include "tutti/tensors.h"
 
@@ -25,7 +26,7 @@ torch::Tensor FoldedGradients::on_host(std::size_t parameter, const Verdict& ver
     return rows.tensor(type);
   }
   auto gradient = torch::empty_strided(tensor.sizes(), tensor.strides(),
-                                       torch::dtype(type).device(torch::kCPU));
+                                       torch::dtype(type_like(tensor, type)).device(torch::kCPU));
   update_.read_gradient(verdict, p, static_cast<std::byte*>(gradient.data_ptr()));
   return gradient;
 }

@@ -25,7 +25,7 @@ TEST(Refusals, WhatIsRefusedNamesTheParameter) {
                   DataParallel q(group, {{"p", p}, {"q", p}});
                 }),
                 HasSubstr("\"q\" is listed twice"));
-    const auto complex = torch::zeros({3}, torch::kComplexFloat).requires_grad_();
+    const auto complex = torch::zeros({3}, torch::kComplexHalf).requires_grad_();
     EXPECT_THAT(text_of([&] { DataParallel q(group, {{"c", complex}}); }), HasSubstr("\"c\""));
     const auto computed = p * 2;
     EXPECT_THAT(text_of([&] {

@@ -111,7 +111,7 @@ TEST(Tensors, WhatCannotBeMovedIsRefused) {
                 HasSubstr("undefined"));
     auto holes = torch::zeros({4, 4}).slice(1, 0, 2);
     EXPECT_THAT(text_of([&] { all_reduce(group, holes, Reduction::sum); }), HasSubstr("holes"));
-    auto complex = torch::zeros({3}, torch::kComplexFloat);
+    auto complex = torch::zeros({3}, torch::kComplexHalf);
     EXPECT_THAT(text_of([&] { all_reduce(group, complex, Reduction::sum); }),
                 HasSubstr("element type"));
     auto elsewhere = torch::zeros({3}, torch::kMeta);

@@ -58,6 +58,7 @@ struct Run {
   Optimizer optimizer = Adam{.lr = 0.01};
   bool has_table = false;
   bool is_double = false;
+  bool is_complex = false;
   bool is_on_device = false;
 };
 
@@ -142,6 +143,7 @@ bool apply_option(const std::string& name, Run& run) {
     return true;
   }
   if (name == "float64 parameters") return run.is_double = true;
+  if (name == "complex parameters") return run.is_complex = true;
   if (name == "AMSGrad") return run.optimizer = optimizer_of("amsgrad"), true;
   if (name == "RmsProp") return run.optimizer = optimizer_of("rms_prop"), true;
   if (name == "Lion") return run.optimizer = optimizer_of("lion"), true;
@@ -155,6 +157,26 @@ Task mlp_of_rows() {
             const auto type = model->parameters().front().scalar_type();
             const auto where = model->parameters().front().device();
             return model->forward(draw(piece.seed, {4, 6}).to(where, type)).square().mean();
+          }};
+}
+
+struct GatedImpl : torch::nn::Module {
+  explicit GatedImpl(const std::shared_ptr<Module>& inner) {
+    register_module("inner", inner);
+    weight = register_parameter("gate_weight", torch::view_as_complex(draw(5, {40, 2})));
+    bias = register_parameter("gate_bias", torch::view_as_complex(draw(6, {3, 2})));
+  }
+  torch::Tensor weight, bias;
+};
+
+/// With complex parameters besides.
+Task gated(const Task& inner) {
+  const auto net = std::make_shared<GatedImpl>(inner.module);
+  return {net, [net, inner](const Piece& piece) -> std::optional<torch::Tensor> {
+            const auto loss = inner.loss(piece);
+            const auto x = torch::view_as_complex(draw(piece.seed, {3, 40, 2}));
+            const auto y = torch::tanh(x.to(net->weight.device()).matmul(net->weight) + net->bias);
+            return *loss + torch::real(y * y.conj()).mean().to(loss->scalar_type());
           }};
 }
 
@@ -172,8 +194,9 @@ std::string train_all(int workers, std::span<const Cell> cells) {
       EXPECT_TRUE(apply_option(cell.row, run)) << cell.row;
       EXPECT_TRUE(apply_option(cell.column, run)) << cell.column;
       torch::manual_seed(1);
-      const auto task = run.has_table ? tables() : mlp_of_rows();
+      auto task = run.has_table ? tables() : mlp_of_rows();
       if (run.is_double) task.module->to(torch::kFloat64);
+      if (run.is_complex) task = gated(task);
       if (run.is_on_device) task.module->to(local_device(job));
       try {
         Trainer trainer(job, *task.module, run.optimizer, run.options);
