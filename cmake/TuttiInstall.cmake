@@ -21,7 +21,7 @@ if(TUTTI_TORCH)
 else()
   install(DIRECTORY include/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
           PATTERN averaged_parallel.h EXCLUDE PATTERN data_parallel.h EXCLUDE PATTERN distributed_sampler.h EXCLUDE
-          PATTERN link.h EXCLUDE PATTERN load_weights.h EXCLUDE PATTERN local_device.h EXCLUDE PATTERN loss_scaler.h EXCLUDE PATTERN ops.h EXCLUDE PATTERN partial.h EXCLUDE
+          PATTERN link.h EXCLUDE PATTERN load_weights.h EXCLUDE PATTERN local_device.h EXCLUDE PATTERN loss_scaler.h EXCLUDE PATTERN named_module.h EXCLUDE PATTERN ops.h EXCLUDE PATTERN partial.h EXCLUDE
           PATTERN parallel_cross_entropy.h EXCLUDE PATTERN split_module.h EXCLUDE
           PATTERN parallel_embedding.h EXCLUDE PATTERN parallel_linear.h EXCLUDE PATTERN pipeline.h EXCLUDE
           PATTERN recompute.h EXCLUDE

@@ -26,6 +26,7 @@
 #include "tutti/loss_scaler.h"
 #include "tutti/memory_plan.h"
 #include "tutti/metrics.h"
+#include "tutti/named_module.h"
 #include "tutti/ops.h"
 #include "tutti/optimizer.h"
 #include "tutti/parallel_cross_entropy.h"

@@ -149,6 +149,7 @@ const std::map<std::string, std::string> kPublic = {
     {"job.h", "job"},
     {"limits.h", "base"},
     {"load_weights.h", "torch/run"},
+    {"named_module.h", "torch/run"},
     {"local_device.h", "torch/device"},
     {"loss_scale.h", "run/numbers"},
     {"loss_scaler.h", "torch/data_parallel"},

@@ -1,6 +1,7 @@
 """Packages of Python's in a folder of the checkout, for tests that read what Tutti has written with the programs that
 others read it with."""
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -28,6 +29,23 @@ def python_with(*requirements, alone=()):
             sys.exit(SKIPPED)
     mark.write_text(" ".join([*requirements, *alone]))
     return python
+
+
+def python_with_torch(torch, alone=()):
+    """A Python whose torch is the libtorch in that folder, with safetensors and `alone`, and the environment to run it
+    in; ends the test as skipped where the libtorch is none of this Python's."""
+    site = pathlib.Path(torch).parent
+    if not any(site.glob(f"torch/_C.cpython-3{sys.version_info[1]}-*")):
+        print(f"skipped: {torch} is not a torch of Python 3.{sys.version_info[1]}")
+        sys.exit(SKIPPED)
+    needed = ["numpy", "pillow", "sympy", "filelock", "jinja2", "networkx", "fsspec", "typing_extensions"]
+    return python_with("safetensors", *needed, alone=alone), {"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin"}
+
+
+def vision_of(torch):
+    """The torchvision that goes with that torch."""
+    version = re.search(r"__version__ = '2\.(\d+)", (pathlib.Path(torch) / "version.py").read_text())
+    return f"torchvision==0.{int(version.group(1)) + 15}.0"
 
 
 def run(command, **options):

@@ -1,7 +1,5 @@
 """weights_test.py RESNET18 TORCH: a program in C++ takes weights that Python has saved, torchvision's ResNet-18 by its
 names, and computes what Python does. TORCH is the libtorch that both use."""
-import pathlib
-import re
 import sys
 import tempfile
 
@@ -28,16 +26,9 @@ save_file({"input": input, "output": net(input).detach()}, sys.argv[1] + "/examp
 
 def main():
     program, torch = sys.argv[1:]
-    site = pathlib.Path(torch).parent
-    if not any(site.glob(f"torch/_C.cpython-3{sys.version_info[1]}-*")):
-        print(f"skipped: {torch} is not a torch of Python 3.{sys.version_info[1]}")
-        sys.exit(packages.SKIPPED)
-    version = re.search(r"__version__ = '2\.(\d+)", (site / "torch" / "version.py").read_text())
-    vision = f"torchvision==0.{int(version.group(1)) + 15}.0"
-    needed = ["numpy", "pillow", "sympy", "filelock", "jinja2", "networkx", "fsspec", "typing_extensions"]
-    python = packages.python_with("safetensors", *needed, alone=[vision])
+    python, environment = packages.python_with_torch(torch, [packages.vision_of(torch)])
     with tempfile.TemporaryDirectory() as folder:
-        packages.run([python, "-c", WRITER, folder], env={"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin"})
+        packages.run([python, "-c", WRITER, folder], env=environment)
         print(packages.run([program, f"{folder}/weights.safetensors", f"{folder}/example.safetensors"]).strip())
 
 

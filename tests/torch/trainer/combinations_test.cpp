@@ -59,6 +59,7 @@ struct Run {
   bool has_table = false;
   bool is_double = false;
   bool is_complex = false;
+  bool is_script = false;
   bool is_on_device = false;
 };
 
@@ -144,6 +145,7 @@ bool apply_option(const std::string& name, Run& run) {
   }
   if (name == "float64 parameters") return run.is_double = true;
   if (name == "complex parameters") return run.is_complex = true;
+  if (name == "TorchScript") return run.is_script = true;
   if (name == "AMSGrad") return run.optimizer = optimizer_of("amsgrad"), true;
   if (name == "RmsProp") return run.optimizer = optimizer_of("rms_prop"), true;
   if (name == "Lion") return run.optimizer = optimizer_of("lion"), true;
@@ -157,6 +159,30 @@ Task mlp_of_rows() {
             const auto type = model->parameters().front().scalar_type();
             const auto where = model->parameters().front().device();
             return model->forward(draw(piece.seed, {4, 6}).to(where, type)).square().mean();
+          }};
+}
+
+/// Such a one as a script.
+Task script_of_rows() {
+  const auto plain = mlp_of_rows();
+  const auto values = plain.module->named_parameters();
+  torch::jit::Module net("net");
+  for (const char* layer : {"0", "2"}) {
+    const auto name = std::string("layer") + layer;
+    torch::jit::Module part(name);
+    for (const char* kind : {"weight", "bias"}) {
+      part.register_parameter(kind, values[std::string(layer) + "." + kind], false);
+    }
+    part.define("def forward(self, x):\n  return torch.linear(x, self.weight, self.bias)\n");
+    net.register_module(name, part);
+  }
+  net.define(
+      "def forward(self, x):\n  return self.layer2.forward(torch.tanh(self.layer0.forward(x)))\n");
+  ScriptModule model(net);
+  return {model.ptr(), [model](const Piece& piece) mutable {
+            const auto like = model->parameters().front();
+            const auto x = draw(piece.seed, {4, 6}).to(like.device(), like.scalar_type());
+            return model->forward({x}).toTensor().square().mean();
           }};
 }
 
@@ -194,7 +220,7 @@ std::string train_all(int workers, std::span<const Cell> cells) {
       EXPECT_TRUE(apply_option(cell.row, run)) << cell.row;
       EXPECT_TRUE(apply_option(cell.column, run)) << cell.column;
       torch::manual_seed(1);
-      auto task = run.has_table ? tables() : mlp_of_rows();
+      auto task = run.has_table ? tables() : run.is_script ? script_of_rows() : mlp_of_rows();
       if (run.is_double) task.module->to(torch::kFloat64);
       if (run.is_complex) task = gated(task);
       if (run.is_on_device) task.module->to(local_device(job));
