@@ -15,6 +15,7 @@ function(tutti_install target)
 endfunction()
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME development)
 
 if(TUTTI_TORCH)
   install(DIRECTORY include/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
@@ -31,7 +32,7 @@ else()
           PATTERN torch_optimizer.h EXCLUDE PATTERN trainer.h EXCLUDE
           PATTERN trainer_options.h EXCLUDE PATTERN tutti.h EXCLUDE)
 endif()
-install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT command)
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
 tutti_install(tutti_core EXPORT tutti-core-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 tutti_install(tutti_mpi EXPORT tutti-core-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
@@ -41,7 +42,7 @@ if(TUTTI_TORCH)
   tutti_install(tutti_c10d EXPORT tutti-torch-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(EXPORT tutti-torch-targets NAMESPACE tutti:: DESTINATION ${package_folder})
 endif()
-tutti_install(tutti_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+tutti_install(tutti_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT command)
 tutti_install(tutti_export_torch RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
 # For builds without CMake. The prefix is known when it is installed, which need not be where CMake thought.
