@@ -33,7 +33,10 @@ class ScriptModuleImpl : public torch::nn::Module {
 
   /// The script's forward(), or another method of its. It runs as it is written: what TorchScript's
   /// executor would make of it after some calls rounds otherwise, and the numbers would depend on
-  /// how many shards a worker has computed.
+  /// how many shards a worker has computed. A buffer that it assigns, self.mean = …, is written
+  /// to: it stays the tensor that others know. InvalidArgument where it has changed an attribute
+  /// that is a number, a string or a list of numbers, which neither other workers nor checkpoints
+  /// have, or where the script has got another tensor as a parameter.
   c10::IValue forward(std::vector<c10::IValue> inputs);
   c10::IValue run(const std::string& method, std::vector<c10::IValue> inputs);
 
@@ -45,6 +48,8 @@ class ScriptModuleImpl : public torch::nn::Module {
  private:
   struct Part {};
   ScriptModuleImpl(const torch::jit::Module& script, Part part);
+  void require_own_parameters() const;
+  void take_buffers(bool values);
 
   torch::jit::Module script_;
 };

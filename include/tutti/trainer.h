@@ -115,8 +115,8 @@ class Shard {
   /// backward; it also records the weighted mean "loss". Weight 0 is nothing().
   /// InvalidArgument for one that is neither 0 nor between 1e-15 and 1e15: sums are in float32.
   ShardAnswer loss(const torch::Tensor& value, double weight = 1);
-  /// Gradients that the user computed, in the order of the model's parameters; an undefined one is
-  /// untouched.
+  /// Gradients that the user computed, in the order of the model's parameters, of which a tied one
+  /// is one; an undefined one is untouched.
   ShardAnswer gradients(std::vector<torch::Tensor> gradients, double weight = 1);
   /// This shard has no data: it touches nothing and counts nothing.
   ShardAnswer nothing();
@@ -291,17 +291,18 @@ class Trainer {
   void keep(const std::string& name, torch::Tensor& value);
 
   /// Writes all that defines the run to DIRECTORY/step-00000200/: safetensors files beside a
-  /// manifest, independent of the number of workers. Returns when it would survive a power cut; an
-  /// error (IoError for a full disk, InvalidArgument where another run is saving there) leaves the
-  /// checkpoints that were there. Collective.
-  void save(const std::string& directory, const SaveOptions& options = {});
-  /// From now on SIGTERM and SIGUSR1, to whichever worker, do not end it: the next step() or
-  /// accumulate() begins with save(directory, options) instead, and then ends the process on all
-  /// workers, with kResumeStatus and without destructors. What the program has done since the last
-  /// step is in the checkpoint: the run resumes as if it had never stopped. Another such signal, a
-  /// second later, ends a worker at once, or after a save that is under way. Where the save throws,
-  /// the step does. InvalidArgument where another Trainer does that already, whose end would lose
-  /// what this one has: Job::should_end() then. Collective.
+  /// manifest, independent of the number of workers, and returns that folder's path, when it would
+  /// survive a power cut. An error (IoError for a full disk, InvalidArgument where another run is
+  /// saving there) leaves the checkpoints that were there. Collective.
+  std::string save(const std::string& directory, const SaveOptions& options = {});
+  /// From now on SIGTERM and SIGUSR1, to whichever worker of this Trainer, do not end it: the next
+  /// step() or accumulate() begins with save(directory, options) instead, and then ends the process
+  /// on all of its workers, with kResumeStatus and without destructors. What the program has done
+  /// since the last step is in the checkpoint: the run resumes as if it had never stopped. Another
+  /// such signal, a second later, ends a worker at once, or after a save that is under way. Where
+  /// the save throws, the step does, and each one after it. Another call takes another directory.
+  /// InvalidArgument where another Trainer does that already, whose end would lose what this one
+  /// has: Job::should_end() then, as with Trainers of some workers each. Collective.
   void save_on_signal(const std::string& directory, const SaveOptions& options = {});
   /// Resumes from the newest checkpoint of the run that has saved last in DIRECTORY; returns its
   /// step; empty where there is none. One that is damaged is Corrupt, one of another model, seed,

@@ -89,7 +89,9 @@ struct Joining {
 Joining join_alone(const Environment& environment) {
   set_log_rank(0, 1);
   log().info("no launcher: a group of one");
-  return {{.threads = environment.threads.value_or(1), .run = draw_run_identity()},
+  return {{.threads = environment.threads.value_or(1),
+           .run = draw_run_identity(),
+           .sets_threads = environment.threads.has_value()},
           ThreadRendezvous().rendezvous(0)};
 }
 

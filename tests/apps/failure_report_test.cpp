@@ -179,6 +179,8 @@ TEST(Survivors, HaveSavedWhereAsManyAsAreNeededHave) {
   const std::vector outcomes = {killed(1, 9), exited(2, 75), exited(0, 75)};
   EXPECT_TRUE(have_saved(outcomes, 2));
   EXPECT_FALSE(have_saved(outcomes, 3));
+  EXPECT_TRUE(have_saved(std::vector{exited(0, 0), exited(1, 75)}, 2));
+  EXPECT_FALSE(have_saved(std::vector{exited(0, 0), exited(1, 0)}, 2));
   EXPECT_FALSE(all_succeeded(outcomes));
   EXPECT_TRUE(all_succeeded(std::vector{exited(0, 0), exited(1, 0)}));
 }

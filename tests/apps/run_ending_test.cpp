@@ -113,6 +113,16 @@ TEST(RunEnding, ARunThatCompletesAfterTheSignalIsComplete) {
 }
 
 // promise: launcher#end-in-time
+TEST(RunEnding, AWorkerThatFailsAfterTheSignalIsReportedAndNothingIsStartedAgain) {
+  RunningCommand command({"run", "-n", "2", "--restarts", "2", TUTTI_ENDING_WORKER, "-2"});
+  ASSERT_TRUE(command.wait_for_numbers("stepping", 2));
+  command.signal(SIGTERM);
+  EXPECT_EQ(command.finish(), 128 + SIGABRT) << command.err;
+  EXPECT_THAT(command.err, HasSubstr("rank 1 of 2 failed first: killed by signal SIGABRT"));
+  EXPECT_THAT(numbers_after(command.out, "stepping"), SizeIs(2));
+}
+
+// promise: launcher#end-in-time
 TEST(RunEnding, TheStatusAloneOfAProgramThatHeardNoSignalIsAFailure) {
   const auto done = run_script({"-n", "2"}, "exit 75");
   EXPECT_EQ(done.status, 75);

@@ -91,6 +91,8 @@ TEST_F(JoinFromEnvironment, cublas_is_told_to_be_deterministic_before_its_first_
 TEST_F(JoinFromEnvironment, deadline_of_the_environment_takes_the_place_of_the_default) {
   set({{"TUTTI_DEADLINE", "2.5"}, {"TUTTI_LOG", "warn"}, {"TUTTI_THREADS", "3"}});
   EXPECT_EQ(Job::join().state()->options().deadline, milliseconds(2500));
+  EXPECT_EQ(Job::join().threads(), 3);
+  EXPECT_TRUE(Job::join().state()->identity().sets_threads) << "torch is told";
   EXPECT_EQ(Job::join({.deadline = seconds(7)}).state()->options().deadline, seconds(7));
   EXPECT_EQ(Job::join().threads(), 3);
   set({{"TUTTI_LOG", "info"}});

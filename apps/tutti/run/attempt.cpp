@@ -81,8 +81,9 @@ std::optional<int> culprit_elsewhere(const RunPlan& plan, int rank,
   return {};
 }
 
-AttemptEnd judge(const RunPlan& plan, int restart, const std::vector<Outcome>& outcomes,
-                 const Broker& broker, std::vector<WorkerOutput>& outputs, Output& output) {
+AttemptEnd judge(const RunPlan& plan, int restart, bool may_start_again,
+                 const std::vector<Outcome>& outcomes, const Broker& broker,
+                 std::vector<WorkerOutput>& outputs, Output& output) {
   const auto blames = broker.blames();
   const auto failed = first_failure(outcomes, blames);
   if (!failed) {
@@ -107,7 +108,7 @@ AttemptEnd judge(const RunPlan& plan, int restart, const std::vector<Outcome>& o
         {text_of(HostRecord{.rank = first.rank,
                             .status = first.ending.exit_status(),
                             .culprit = culprit_elsewhere(plan, first.rank, blames).value_or(-1)})});
-  const bool start_again = restart < plan.options.restarts;
+  const bool start_again = may_start_again && restart < plan.options.restarts;
   if (start_again) {
     const int next = restart + 1;
     print(output, {restart_line(next, plan.options.restarts)});
@@ -149,18 +150,18 @@ AttemptEnd run_attempt(const RunPlan& plan, ConnectedHosts hosts, int restart,
     supervisor.flush();
     return {.status = kResumeStatus};
   }
-  // Workers that save when they are asked to end, and had nothing more to do, have done it all.
-  auto interrupted = supervisor.interrupted();
-  if (asked && all_succeeded(supervisor.outcomes())) interrupted.reset();
+  // Workers that were asked to save end by themselves: what they have is complete, or has failed.
+  const bool are_asked = supervisor.saves();
   AttemptEnd end;
-  if (!interrupted) end = judge(plan, restart, supervisor.outcomes(), broker, outputs, output);
+  if (are_asked || !supervisor.interrupted())
+    end = judge(plan, restart, !are_asked, supervisor.outcomes(), broker, outputs, output);
   if (end.start_again) {
     supervisor.flush_ready();  // shows also whether the reader is gone
     supervisor.make_room();    // each attempt would add to what memory holds
   }
   if (!end.start_again || supervisor.interrupted()) supervisor.flush();
-  if (interrupted)
-    return {.status = kSignalStatus + *interrupted, .interrupted_by = asked_for(*interrupted)};
+  if (const auto signal = supervisor.interrupted(); signal && !are_asked)
+    return {.status = kSignalStatus + *signal, .interrupted_by = asked_for(*signal)};
   return end;
 }
 

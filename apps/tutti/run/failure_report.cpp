@@ -161,10 +161,12 @@ bool have_finished(std::span<const Outcome> outcomes, int needed) {
 }
 
 bool have_saved(std::span<const Outcome> outcomes, int needed) {
-  const auto saved = std::count_if(outcomes.begin(), outcomes.end(), [](const Outcome& one) {
+  const auto has_saved = [](const Outcome& one) {
     return one.ending.exit_status() == kResumeStatus;
-  });
-  return saved >= needed;
+  };
+  const auto is_well = [&](const Outcome& one) { return one.ending.success() || has_saved(one); };
+  return std::any_of(outcomes.begin(), outcomes.end(), has_saved) &&
+         std::count_if(outcomes.begin(), outcomes.end(), is_well) >= needed;
 }
 
 bool all_succeeded(std::span<const Outcome> outcomes) {

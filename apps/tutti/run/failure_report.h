@@ -45,7 +45,8 @@ std::vector<std::string> failure_report(int first, std::span<const Outcome> outc
 /// True if `needed` workers have ended well by themselves, whatever became of the others.
 bool have_finished(std::span<const Outcome> outcomes, int needed);
 
-/// True if `needed` workers have saved what they have, and are to be started again (kResumeStatus).
+/// True if workers have saved what they have, and are to be started again (kResumeStatus), and
+/// with those that have ended well `needed` have.
 bool have_saved(std::span<const Outcome> outcomes, int needed);
 bool all_succeeded(std::span<const Outcome> outcomes);
 /// The last thing a user reads of such a run.

@@ -197,7 +197,7 @@ RunEnd HostsAttempt::watch(SignalInbox& signals, bool& may_start_again) {
     output_.line(Stream::error, "", saved_line());
     end.status = kResumeStatus;
   } else if (const auto signal = supervisor_->interrupted();
-             signal && !(saves_ && all_succeeded(outcomes))) {
+             signal && !(saves_ && (all_succeeded(outcomes) || any_failed()))) {
     end.status = kSignalStatus + *signal;
     end.interrupted_by = *signal == SIGPIPE || *signal == SIGKILL ? 0 : *signal;
   } else {

@@ -64,6 +64,8 @@ class Supervisor {
   void watch();
   /// Ends all workers as after a failure: first they are given the time to end by themselves.
   void end_all() { escalation_.begin(Clock::now()); }
+  /// The signal that has ended the run has only asked workers to save what they have.
+  bool saves() const { return saves_; }
   /// Workers of hosts, asked to end, save what they have: their launchers end them in time.
   void wait_for_saves() { escalation_ = Escalation(options_.termination); }
   /// Prints what is queued. A signal ends the wait for a reader that does not read; after an

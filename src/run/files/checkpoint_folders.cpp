@@ -28,8 +28,6 @@ constexpr const char* kOld = ".old";
 constexpr const char* kGone = ".gone";
 constexpr std::string_view kPart = ".part-";
 
-std::string name_of_step(std::int64_t step) { return fmt::format("step-{:08}", step); }
-
 /// A name of ours: the step, hidden or not, and what follows the step.
 struct OurName {
   std::int64_t step = 0;
@@ -52,6 +50,8 @@ std::optional<OurName> parse(std::string_view name) {
 }
 
 }  // namespace
+
+std::string name_of_step(std::int64_t step) { return fmt::format("step-{:08}", step); }
 
 CheckpointFolders::CheckpointFolders(Files& files, fs::path dir)
     : files_(files), dir_(std::move(dir)) {}

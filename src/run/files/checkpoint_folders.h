@@ -23,6 +23,9 @@
 
 namespace tutti {
 
+/// "step-00000200"
+std::string name_of_step(std::int64_t step);
+
 class CheckpointFolders {
  public:
   CheckpointFolders(Files& files, std::filesystem::path dir);

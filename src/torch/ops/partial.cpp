@@ -20,13 +20,14 @@ namespace {
 
 /// In which a mean of this type is computed.
 torch::ScalarType wide_type(torch::ScalarType type) {
+  if (type == torch::kComplexFloat || type == torch::kComplexDouble) return type;
   return type == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
 }
 
 void require_held_weight(double weight, torch::ScalarType type) {
   require_weight(weight);
   using Float = std::numeric_limits<float>;
-  if (wide_type(type) == torch::kFloat64 || weight == 0) return;
+  if (c10::toRealValueType(wide_type(type)) == torch::kFloat64 || weight == 0) return;
   if (weight >= Float::min() && weight <= Float::max()) return;
   throw InvalidArgument(
       fmt::format("a weight of {} cannot be held in float32, in which a mean of {} is computed: "
@@ -46,7 +47,7 @@ torch::Tensor times_weight(const torch::Tensor& value, double weight) {
 PartialValue::PartialValue(const Group& group, const torch::Tensor& value, double weight)
     : PartialValue(group, Whole::mean, value) {
   type_ = value_.scalar_type();
-  if (!value_.is_floating_point()) {
+  if (!value_.is_floating_point() && !value_.is_complex()) {
     throw InvalidArgument(
         fmt::format("a partial mean of {}: the tensor must be of a floating type, as for "
                     "torch::mean; convert it first, as by .to(torch::kFloat32)",

@@ -4,11 +4,41 @@
 #include <torch/csrc/jit/runtime/graph_executor.h>
 
 #include <functional>
+#include <map>
 
+#include "torch/model/type_text.h"
 #include "tutti/error.h"
 
 namespace tutti {
 namespace {
+
+/// The values of attributes that are neither tensors nor modules, by name.
+using Numbers = std::map<std::string, c10::IValue>;
+
+Numbers numbers_of(const torch::jit::Module& script) {
+  Numbers numbers;
+  for (const auto& item : script.named_attributes()) {
+    const auto& value = item.value;
+    if (value.isInt() || value.isDouble() || value.isBool() || value.isString()) {
+      numbers.emplace(item.name, value);
+    } else if (value.isIntList() || value.isDoubleList() || value.isBoolList()) {
+      numbers.emplace(item.name, value.deepcopy());
+    }
+  }
+  return numbers;
+}
+
+/// Nobody carries them from a shard to the next one, which another worker may compute.
+void require_equal(const Numbers& before, const Numbers& after, const std::string& method) {
+  for (const auto& [name, value] : after) {
+    const auto found = before.find(name);
+    if (found != before.end() && found->second == value) continue;
+    throw InvalidArgument(fmt::format(
+        "{}() of the script has changed its attribute \"{}\", which is no tensor: other workers do "
+        "not have it, and no checkpoint: let it be a buffer",
+        method, name));
+  }
+}
 
 /// What a name's last part is called on, which is made where it is not there.
 class ListedModule final : public torch::nn::Module {
@@ -55,7 +85,7 @@ ScriptModuleImpl::ScriptModuleImpl(const torch::jit::Module& script)
     : ScriptModuleImpl(script, Part{}) {
   if (!parameters().empty()) return;
   throw InvalidArgument(
-      "the script has no parameters: torch.jit.freeze() makes constants of them, save it without");
+      "the script has no parameters; torch.jit.freeze() makes constants of them: save it without");
 }
 
 ScriptModuleImpl::ScriptModuleImpl(const torch::jit::Module& script, Part part)
@@ -77,7 +107,54 @@ c10::IValue ScriptModuleImpl::forward(std::vector<c10::IValue> inputs) {
 
 c10::IValue ScriptModuleImpl::run(const std::string& method, std::vector<c10::IValue> inputs) {
   const torch::jit::GraphOptimizerEnabledGuard as_written(false);
-  return script_.get_method(method)(std::move(inputs));
+  const auto called = script_.get_method(method);
+  require_own_parameters();
+  const auto numbers = numbers_of(script_);
+  try {
+    auto result = called(std::move(inputs));
+    take_buffers(true);
+    require_own_parameters();
+    require_equal(numbers, numbers_of(script_), method);
+    return result;
+  } catch (...) {
+    take_buffers(false);
+    throw;
+  }
+}
+
+void ScriptModuleImpl::require_own_parameters() const {
+  for (const auto& item : named_parameters(false)) {
+    if (script_.attr(item.key()).toTensor().is_same(item.value())) continue;
+    throw InvalidArgument(fmt::format(
+        "the script has another tensor as its parameter \"{}\" than when ScriptModule was made, "
+        "which nobody trains: make a ScriptModule of the script as it is",
+        item.key()));
+  }
+  for (const auto& child : children()) {
+    std::static_pointer_cast<ScriptModuleImpl>(child)->require_own_parameters();
+  }
+}
+
+/// A forward may assign a buffer, self.mean = …, which makes it another tensor. With `values` the
+/// buffer gets those of that tensor.
+void ScriptModuleImpl::take_buffers(bool values) {
+  const torch::NoGradGuard no_grad;
+  for (auto& item : named_buffers(false)) {
+    const auto assigned = script_.attr(item.key()).toTensor();
+    if (assigned.is_same(item.value())) continue;
+    script_.setattr(item.key(), item.value());
+    if (!values) continue;
+    if (assigned.sizes() != item.value().sizes() ||
+        assigned.scalar_type() != item.value().scalar_type()) {
+      throw InvalidArgument(
+          fmt::format("the script has assigned its buffer \"{}\", which is {}, {}", item.key(),
+                      type_text(item.value()), type_text(assigned)));
+    }
+    item.value().copy_(assigned);
+  }
+  for (const auto& child : children()) {
+    std::static_pointer_cast<ScriptModuleImpl>(child)->take_buffers(values);
+  }
 }
 
 void ScriptModuleImpl::train(bool on) {

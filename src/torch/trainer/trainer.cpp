@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "comm/group_state.h"
+#include "run/files/checkpoint_folders.h"
 #include "torch/model/loss_weight.h"
 #include "torch/shards/shard_runner.h"
 #include "torch/trainer/trainer_state.h"
@@ -134,8 +137,9 @@ void Trainer::keep(const std::string& name, double& value) { state_->keep(name, 
 void Trainer::keep(const std::string& name, std::int64_t& value) { state_->keep(name, &value); }
 void Trainer::keep(const std::string& name, std::string& value) { state_->keep(name, &value); }
 void Trainer::keep(const std::string& name, torch::Tensor& value) { state_->keep(name, &value); }
-void Trainer::save(const std::string& directory, const SaveOptions& options) {
+std::string Trainer::save(const std::string& directory, const SaveOptions& options) {
   state_->save(directory, options);
+  return (std::filesystem::path(directory) / name_of_step(steps())).string();
 }
 void Trainer::save_on_signal(const std::string& directory, const SaveOptions& options) {
   state_->save_on_signal(directory, options);

@@ -517,6 +517,34 @@ TEST(Complex, OperationsAndTheirGradientsAreThoseOfTheRealNumbers) {
   }
 }
 
+// promise: operations#complex-tensors
+TEST(Complex, PartialValuesAreThoseOfTheRealNumbers) {
+  for (const int workers : {1, 3}) {
+    on_workers(workers, [&](const Job& job) {
+      const Group group(job);
+      for (const auto type : {torch::kComplexFloat, torch::kComplexDouble}) {
+        const auto value =
+            draw_complex(static_cast<std::uint64_t>(job.rank()) + 3, {4, 2}).to(type);
+        for (const bool is_mean : {false, true}) {
+          auto x = value.clone().requires_grad_();
+          auto twin = torch::view_as_real(value).clone().requires_grad_();
+          const auto whole = [&](const torch::Tensor& one) {
+            if (!is_mean) return partial_sum(group, one).reduce();
+            return partial_mean(group, one, 1.0 + job.rank()).reduce();
+          };
+          const auto y = whole(x), z = whole(twin);
+          EXPECT_EQ(y.scalar_type(), type);
+          EXPECT_TRUE(torch::allclose(torch::view_as_real(y.detach()), z.detach(), 1e-6, 1e-7));
+          ops::backward(group, torch::view_as_real(y).square().sum());
+          ops::backward(group, z.square().sum());
+          EXPECT_TRUE(torch::allclose(torch::view_as_real(x.grad().resolve_conj()), twin.grad(),
+                                      1e-5, 1e-6));
+        }
+      }
+    });
+  }
+}
+
 // promise: data_parallel#complex-parameters
 TEST(Complex, ARealNumberOnAnotherWorkerIsADifference) {
   on_workers(2, [](const Job& job) {

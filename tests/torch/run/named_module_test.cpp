@@ -113,7 +113,7 @@ std::string trained(const Job& job, nn::Module& module,
   auto text = fmt::to_string(train(6));
   text += ' ' + parameters_sha256(module);
   for (const auto& item : module.named_buffers())
-    text += fmt::format(" {}", item.value().item<double>());
+    text += fmt::format(" {}", item.value().sum().item<double>());
   return text;
 }
 
@@ -189,6 +189,73 @@ TEST(ScriptModule, ASavedScriptHasWhatWasTrained) {
       EXPECT_TRUE(item.value.equal(model->named_parameters()[item.name])) << item.name;
     }
   });
+}
+
+/// A mean of what it has seen, which forward assigns and evaluation reads.
+torch::jit::Module assigning() {
+  torch::jit::Module net("net");
+  net.register_attribute("training", c10::BoolType::get(), true);
+  net.register_attribute("calls", c10::IntType::get(), 0);
+  net.register_attribute("sizes", c10::ListType::ofInts(), c10::List<std::int64_t>({1, 2}));
+  net.register_parameter("weight", draw(1, {6}).requires_grad_(), false);
+  net.register_buffer("seen", torch::zeros({6}));
+  net.define(
+      "def forward(self, x):\n"
+      "  if self.training:\n"
+      "    self.seen = self.seen * 0.5 + x.mean(0) * 0.5\n"
+      "    return x * self.weight\n"
+      "  return x * self.weight + self.seen\n"
+      "def fail(self, x):\n"
+      "  self.seen = self.seen + 1.0\n"
+      "  return torch.linear(x, torch.zeros([2, 2]))\n"
+      "def narrow(self, x):\n"
+      "  self.seen = torch.zeros([2])\n"
+      "  return x\n"
+      "def count(self, x):\n"
+      "  self.calls = self.calls + 1\n"
+      "  return x\n"
+      "def grow(self, x):\n"
+      "  self.sizes.append(3)\n"
+      "  return x\n");
+  return net;
+}
+
+// promise: named_module.h#ScriptModuleImpl
+TEST(ScriptModule, ABufferThatItAssignsIsTheSameOnAnyNumberOfWorkers) {
+  const auto train = [](const Job& job) {
+    auto script = assigning();
+    ScriptModule model(script);
+    const auto text = trained(
+        job, *model, [&](const torch::Tensor& x) { return model->forward({x}).toTensor(); },
+        /*folder=*/"");
+    EXPECT_TRUE(script.attr("seen").toTensor().is_same(model->named_buffers()["seen"]));
+    EXPECT_GT(script.attr("seen").toTensor().abs().sum().item<double>(), 0);
+    return text + fmt::format(" {}", script.attr("seen").toTensor().sum().item<double>());
+  };
+  const auto alone = text_of_rank_0(1, train);
+  EXPECT_EQ(text_of_rank_0(2, train), alone);
+  EXPECT_EQ(text_of_rank_0(3, train), alone);
+}
+
+// promise: named_module.h#ScriptModuleImpl
+TEST(ScriptModule, WhatItChangesThatNobodyElseHasIsRefused) {
+  auto script = assigning();
+  ScriptModule model(script);
+  const auto x = torch::ones({2, 6});
+  model->forward({x});
+  const auto before = model->named_buffers()["seen"].clone();
+  EXPECT_ANY_THROW(model->run("fail", {x}));
+  EXPECT_TRUE(torch::equal(script.attr("seen").toTensor(), before)) << "an exception leaves it";
+  EXPECT_THAT(text_of<InvalidArgument>([&] { model->run("narrow", {x}); }),
+              HasSubstr("has assigned its buffer \"seen\""));
+  EXPECT_THAT(text_of<InvalidArgument>([&] { model->run("count", {x}); }),
+              HasSubstr("count() of the script has changed its attribute \"calls\""));
+  EXPECT_THAT(text_of<InvalidArgument>([&] { model->run("grow", {x}); }),
+              HasSubstr("attribute \"sizes\""));
+  EXPECT_TRUE(torch::equal(model->named_buffers()["seen"], before));
+  script.setattr("weight", torch::ones({6}).requires_grad_());
+  EXPECT_THAT(text_of<InvalidArgument>([&] { model->forward({x}); }),
+              HasSubstr("another tensor as its parameter \"weight\""));
 }
 
 // promise: named_module.h#ScriptModuleImpl

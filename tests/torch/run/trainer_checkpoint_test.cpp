@@ -95,7 +95,7 @@ TEST_F(TrainerCheckpoint, AnotherRunIsRefusedWithTheDifferences) {
       Trainer trainer(job, *model, AdamW{.lr = 1e-2}, options());
       EXPECT_FALSE(trainer.load(folder()));
       trainer.step([&](Shard& shard) { return loss_of(shard, model); });
-      trainer.save(folder());
+      EXPECT_EQ(trainer.save(folder()), folder() + "/step-00000001");
     }
     auto other_options = options();
     other_options.seed = 5;
