@@ -58,8 +58,8 @@ void note(int signal) {
   errno = error;
 }
 
-/// Those whose connections to the job this worker carries, where another launcher has started it:
-/// those of its host, and with the hub all.
+/// The workers whose connections to the job this one carries where another launcher has started it:
+/// the first of a host those of its host, rank 0 all.
 RankSet carried(const JobState& job) {
   const int rank = job.identity().rank;
   const auto& hosts = job.hosts();

@@ -22,8 +22,8 @@ void note_end_requests(JobState& job);
 /// Whether one has come.
 bool end_was_requested() noexcept;
 
-/// Who saves and ends the job when that is asked for: one at a time in a worker, since what others
-/// have would be lost. InvalidArgument where there is another.
+/// The right to save and to end the job when that is asked for: one lives at a time in a worker,
+/// since what others have would be lost. InvalidArgument where there is another.
 class EndClaim {
  public:
   explicit EndClaim(JobState& job);

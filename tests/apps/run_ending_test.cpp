@@ -2,12 +2,11 @@
 // says that the run is to be resumed.
 
 #include <gmock/gmock.h>
-#include <sys/stat.h>
 #include <chrono>
 #include <csignal>
-#include <fstream>
 #include <thread>
 
+#include "apps/shell_scripts.h"
 #include "support/running_command.h"
 #include "tutti/job.h"
 
@@ -86,9 +85,7 @@ TEST(RunEnding, CtrlCSavesNothing) {
 // promise: launcher#end-in-time
 TEST(RunEnding, OnSeveralHostsAllSaveToo) {
   const TemporaryFolder folder;
-  const auto shell = folder.file("ssh");
-  std::ofstream(shell) << "#!/bin/sh\ncd / && exec sh -c \"$2\"\n";
-  ::chmod(shell.c_str(), 0755);
+  const auto shell = write_remote_shell(folder.file("ssh"));
   const std::vector<std::string> hosts = {"--hosts", "localhost:1,127.0.0.1:1", "--ssh", shell};
   {
     // Longer than the launcher of a host has that is only asked to end.

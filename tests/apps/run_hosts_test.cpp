@@ -1,14 +1,13 @@
 // `tutti run --hosts`, where the remote shell is a script that stays on this machine.
 
 #include <gmock/gmock.h>
-#include <sys/stat.h>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <regex>
 #include <set>
 
+#include "apps/shell_scripts.h"
 #include "apps/tutti/run/hosts_list.h"
 #include "apps/tutti/text/refusal.h"
 #include "job/hosts/host_connections.h"
@@ -25,14 +24,10 @@ using ::testing::UnorderedElementsAre;
 
 class RunHosts : public ::testing::Test {
  protected:
-  /// A remote shell: gets the name of a host as $1 and a line for a shell as $2.
   std::string shell(const std::string& script) {
-    const auto file = folder_.file("ssh");
-    std::ofstream(file) << "#!/bin/sh\n" << script << "\n";
-    ::chmod(file.c_str(), 0755);
-    return file;
+    return write_remote_shell(folder_.file("ssh"), script);
   }
-  std::string shell() { return shell("cd / && exec sh -c \"$2\""); }
+  std::string shell() { return write_remote_shell(folder_.file("ssh")); }
   Finished run(const std::vector<std::string>& options, const std::string& script,
                const std::string& hosts = "localhost:2,127.0.0.1:1,127.0.0.2:2") {
     std::vector<std::string> all = {"--hosts", hosts, "--ssh", shell()};

@@ -144,8 +144,7 @@ AttemptEnd run_attempt(const RunPlan& plan, ConnectedHosts hosts, int restart,
        .join_notice = std::chrono::milliseconds(std::llround(plan.options.join_notice * 1000))},
       output, signals);
   supervisor.watch();
-  const bool asked = broker.any_saves();
-  if (asked && have_saved(supervisor.outcomes(), needed_workers(plan.options))) {
+  if (broker.any_saves() && have_saved(supervisor.outcomes(), needed_workers(plan.options))) {
     if (!plan.options.host_index) print(output, {saved_line()});
     supervisor.flush();
     return {.status = kResumeStatus};

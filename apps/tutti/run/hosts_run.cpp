@@ -192,8 +192,9 @@ RunEnd HostsAttempt::watch(SignalInbox& signals, bool& may_start_again) {
       output_, signals);
   supervisor_->watch();
   const auto& outcomes = supervisor_->outcomes();
+  const bool all_saved = have_saved(outcomes, static_cast<int>(hosts_.size())) && !any_failed();
   RunEnd end;
-  if (have_saved(outcomes, static_cast<int>(hosts_.size())) && !any_failed()) {
+  if (all_saved) {
     output_.line(Stream::error, "", saved_line());
     end.status = kResumeStatus;
   } else if (const auto signal = supervisor_->interrupted();
@@ -203,7 +204,7 @@ RunEnd HostsAttempt::watch(SignalInbox& signals, bool& may_start_again) {
   } else {
     end.status = judge(outcomes);
   }
-  may_start_again = !supervisor_->interrupted() && end.status != 0 && end.status != kResumeStatus;
+  may_start_again = !supervisor_->interrupted() && !all_saved && end.status != 0;
   supervisor_->flush();
   return end;
 }

@@ -11,6 +11,7 @@
 #include "apps/tutti/run/process_tree.h"
 #include "apps/tutti/text/refusal.h"
 #include "base/file_descriptor.h"
+#include "job/end_request.h"
 
 namespace tutti::command {
 namespace {
@@ -84,7 +85,7 @@ std::optional<int> SignalInbox::next() {
     if (abandoned()) return signal;
     if (signal == SIGCHLD || signal == SIGCONT) continue;
     const auto now = Clock::now();
-    if (first_request_ && now - *first_request_ < kSameRequest) continue;
+    if (first_request_ && now - *first_request_ < kSameEndRequest) continue;
     if (!first_request_) first_request_ = now;
     return signal;
   }

@@ -39,9 +39,6 @@ class RunSignals {
   sigset_t taken_{};  // all but SIGTSTP
 };
 
-/// Time after the first request for the end within which another signal is the same request.
-inline constexpr std::chrono::milliseconds kSameRequest = std::chrono::seconds(1);
-
 class SignalInbox {
  public:
   /// `keeper` is the process that started this one.

@@ -199,8 +199,11 @@ void Supervisor::interrupt(int signal, int forwarded) {
   if (saves_ && options_.on_saving) options_.on_saving();
   if (!all_ended() && !options_.of_host) say_why(signal);
   send(forwarded);
-  if (saves_) was_told_.assign(was_told_.size(), false);  // they end by themselves
-  if (!saves_) escalation_.begin(Clock::now());
+  if (saves_) {
+    was_told_.assign(was_told_.size(), false);  // they end by themselves
+  } else {
+    escalation_.begin(Clock::now());
+  }
 }
 
 void Supervisor::say_why(int signal) {

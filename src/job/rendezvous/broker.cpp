@@ -89,7 +89,7 @@ bool Broker::any_joining() const {
 bool Broker::any_saves() const {
   const std::lock_guard lock(state_->mutex);
   state_->serve();
-  return !state_->saving.empty();
+  return state_->any_saves;
 }
 
 HostTraffic Broker::traffic() const {

@@ -167,7 +167,7 @@ bool BrokerState::obey(int rank, Frame frame) {
       if (is_here(header.number)) reported.insert(header.number);
       return true;
     case FrameHeader::saves:
-      saving.insert(rank);
+      any_saves = true;
       return true;
     case FrameHeader::hold: {
       const auto& files = frame.parcel.descriptors;

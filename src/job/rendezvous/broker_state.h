@@ -50,10 +50,10 @@ struct BrokerState {
   /// What came with a parcel of a worker of this host, by rank and request, until it is in order.
   std::map<std::pair<int, std::uint64_t>, std::vector<FileDescriptor>> kept;
   std::vector<Blame> blames;
-  RankSet saving;      ///< of this host: Rendezvous::note_saves()
   RankSet reported;    ///< said to have ended by another, and not yet believed
   std::string broken;  ///< why no descriptors can be passed on any more
   bool any_gave = false;
+  bool any_saves = false;  ///< a worker of this host has said Rendezvous::note_saves()
   std::unique_ptr<StopRequest> stop;
   bool stopping = false;
   std::thread thread;

@@ -19,7 +19,7 @@
 namespace tutti {
 namespace {
 
-/// Of complex numbers the reductions whose parts are those of their parts.
+/// Complex numbers have the reductions that are those of each part by itself.
 void require_defined(const torch::Tensor& tensor, Reduction reduction) {
   if (!tensor.is_complex() || reduction == Reduction::sum || reduction == Reduction::mean) return;
   throw Unsupported(

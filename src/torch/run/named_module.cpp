@@ -4,7 +4,7 @@
 #include <torch/csrc/jit/runtime/graph_executor.h>
 
 #include <functional>
-#include <map>
+#include <vector>
 
 #include "torch/model/type_text.h"
 #include "tutti/error.h"
@@ -12,31 +12,31 @@
 namespace tutti {
 namespace {
 
-/// The values of attributes that are neither tensors nor modules, by name.
-using Numbers = std::map<std::string, c10::IValue>;
+bool is_number(const c10::IValue& value) {
+  return value.isInt() || value.isDouble() || value.isBool() || value.isString() ||
+         value.isIntList() || value.isDoubleList() || value.isBoolList();
+}
 
-Numbers numbers_of(const torch::jit::Module& script) {
-  Numbers numbers;
-  for (const auto& item : script.named_attributes()) {
-    const auto& value = item.value;
-    if (value.isInt() || value.isDouble() || value.isBool() || value.isString()) {
-      numbers.emplace(item.name, value);
-    } else if (value.isIntList() || value.isDoubleList() || value.isBoolList()) {
-      numbers.emplace(item.name, value.deepcopy());
-    }
+/// The values of attributes that are neither tensors nor modules, in the order of the script's own.
+std::vector<c10::IValue> numbers_of(const torch::jit::Module& script) {
+  std::vector<c10::IValue> numbers;
+  for (const auto& value : script.attributes()) {
+    if (is_number(value)) numbers.push_back(value.deepcopy());
   }
   return numbers;
 }
 
-/// Nobody carries them from a shard to the next one, which another worker may compute.
-void require_equal(const Numbers& before, const Numbers& after, const std::string& method) {
-  for (const auto& [name, value] : after) {
-    const auto found = before.find(name);
-    if (found != before.end() && found->second == value) continue;
+/// Nobody carries numbers from a shard to the next one, which another worker may compute.
+void require_unchanged(const std::vector<c10::IValue>& numbers, const torch::jit::Module& script,
+                       const std::string& method) {
+  if (numbers_of(script) == numbers) return;
+  auto before = numbers.begin();
+  for (const auto& item : script.named_attributes()) {
+    if (!is_number(item.value) || *before++ == item.value) continue;
     throw InvalidArgument(fmt::format(
         "{}() of the script has changed its attribute \"{}\", which is no tensor: other workers do "
         "not have it, and no checkpoint: let it be a buffer",
-        method, name));
+        method, item.name));
   }
 }
 
@@ -114,7 +114,7 @@ c10::IValue ScriptModuleImpl::run(const std::string& method, std::vector<c10::IV
     auto result = called(std::move(inputs));
     take_buffers(true);
     require_own_parameters();
-    require_equal(numbers, numbers_of(script_), method);
+    require_unchanged(numbers, script_, method);
     return result;
   } catch (...) {
     take_buffers(false);
